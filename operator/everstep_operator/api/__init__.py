@@ -1,0 +1,1 @@
+"""What a user writes and reads: pydantic models, the source of `crds/`."""

@@ -1,0 +1,1 @@
+"""The edges: they see (`reflect`, `observe`), act (`apply`) and say (`report`). They decide nothing."""

@@ -1,0 +1,362 @@
+"""The contract between the edges and the core: what is seen of one job (`Observed`) and what is decided (`Decision`).
+
+Frozen values only. Ages are seconds by the observer's own monotonic clock (R27); the only wall-clock values are `Observed.now`
+(crash window, deadline, TTL) and strings for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from everstep_protocol.lineage import Lineage
+from everstep_protocol.messages import CheckpointInfo, PrepareAnswer, PrepareRequest, SidecarStatus
+from everstep_protocol.plan import Cause, Plan, SaveInterval
+
+# ---------------------------------------------------------------- what the user wants
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Crash budget: more than `max_crashes` within `window_seconds` fails the job; `max_without_progress` crash attempts in a row without a commit too."""
+
+    max_crashes: int = 5
+    window_seconds: float = 3600.0
+    max_without_progress: int = 3
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A valid spec, parsed once (`api`)."""
+
+    min_workers: int
+    max_workers: int
+    processes_per_worker: int
+    template_hash: str
+    interval: SaveInterval
+    keep_last: int
+    restart: RestartPolicy = RestartPolicy()
+    suspend: bool = False
+    resume_from: str | None = None
+    active_deadline_seconds: float | None = None
+    ttl_seconds_after_finished: float | None = None
+    grace_seconds: float = 30.0
+
+
+# ---------------------------------------------------------------- status (what was decided so far)
+
+
+@dataclass(frozen=True)
+class AttemptStatus:
+    """`status.attempt`. `Preparing` promises no members (R3); from `Planned` on, `plan` is the truth, word for word."""
+
+    number: int
+    state: Literal["Preparing", "Planned", "Started", "Ended"]
+    intent_id: str
+    cause: Cause
+    intent_generation: int
+    plan: Plan | None = None
+    ended: str = ""  # why, when state is Ended: suspended, finished, failed
+    failure_at: str = ""  # RFC 3339, for people: when what caused this attempt happened
+    message: str = ""  # what happened, for people
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """`status.workers[]` (R20): an id is given once. `Lost` ids count 0; `Finished` survives its pod's end."""
+
+    id: int
+    state: Literal["Wanted", "Joined", "Leaving", "Lost", "Finished"]
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class NewestCheckpoint:
+    """`status.checkpoints.newest`."""
+
+    id: str
+    dir: str
+    attempt: int
+    step: int
+    committed_at: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class CheckpointStatus:
+    """`status.checkpoints`."""
+
+    ever: bool = False
+    newest: NewestCheckpoint | None = None
+    condemned: tuple[str, ...] = ()
+    bad: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Crash:
+    """One crash that spends the budget."""
+
+    attempt: int
+    at: str  # RFC 3339
+
+
+@dataclass(frozen=True)
+class Budget:
+    """`status.budget`."""
+
+    crashes: tuple[Crash, ...] = ()  # the last 20
+    without_progress: int = 0  # crash attempts in a row without a commit
+    attempts_without_commit: int = 0  # attempts of any cause without a commit
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """Seconds from the failure to each stage; None: not reached, or not known."""
+
+    detected: float | None = None
+    planned: float | None = None
+    first_step: float | None = None
+
+
+@dataclass(frozen=True)
+class HistoryEntry:
+    """`status.history[]`: for people only, no rule reads it. The last 20 attempts."""
+
+    number: int
+    cause: Cause
+    world_size: int
+    resumed_step: int
+    steps_lost: int | None
+    seconds: StageSeconds
+    nodes: tuple[str, ...]
+    message: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+
+
+Restarts = dict[str, int]  # cause -> number, with `total`
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """All of status that rules read or that is carried on. Phase, conditions and columns are made from a Decision by `cluster.report`."""
+
+    attempt: AttemptStatus | None = None
+    next_worker_id: int = 0
+    workers: tuple[WorkerStatus, ...] = ()
+    lineage: Lineage = ()
+    last_attempt: int = 0  # last attempt that was Planned: its own checkpoints count (R9)
+    checkpoints: CheckpointStatus = CheckpointStatus()
+    budget: Budget = Budget()
+    history: tuple[HistoryEntry, ...] = ()
+    restarts: Restarts = field(default_factory=dict)
+    step: int = -1
+    honoured_resume_generation: int = 0  # generation whose spec.resumeFrom was obeyed
+    started_at: str = ""  # RFC 3339: for activeDeadlineSeconds
+    completed_at: str = ""  # for ttlSecondsAfterFinished
+    result: Literal["", "Complete", "Failed"] = ""
+    result_reason: str = ""
+    result_message: str = ""
+
+
+# ---------------------------------------------------------------- what is there
+
+
+@dataclass(frozen=True)
+class PodView:
+    """One pod of this job (by owner UID), trimmed."""
+
+    name: str
+    uid: str
+    resource_version: str
+    worker_id: int
+    ip: str
+    node: str
+    phase: Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+    sidecar_running: bool  # the sidecar container is started: it can be asked
+    deletion_age_seconds: float | None  # since we first saw a deletionTimestamp, None: not being deleted
+    deletion_grace_seconds: float | None
+    disruption: str  # reason of a True DisruptionTarget condition, else empty
+    trainer_terminated: (
+        bool  # the trainer container is terminated and will not be started again (phase terminal or restart pending)
+    )
+    trainer_restarts: int
+    termination_message: str  # JSON of `local.TerminationMessage` from the last termination, else free text
+    template_hash: str
+    plan_attempt: int  # annotation, 0: none
+    unschedulable: str  # message of PodScheduled=False, else empty
+    waiting: str  # reason and message of a container that cannot start (ErrImagePull, CreateContainerConfigError ...), else empty
+    age_seconds: float
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One node that holds, or could hold, a pod of this job."""
+
+    name: str
+    ready: bool
+    unreachable: bool  # Ready=Unknown or the unreachable taint: same cause as the lease (K)
+    unschedulable: bool
+    out_of_service: bool  # a human's word: conclusive
+    lease_age_seconds: float  # since we last saw it change, covered by successful polls only
+    lease_duration_seconds: float
+    ready_age_seconds: float  # since we saw it become Ready
+
+
+@dataclass(frozen=True)
+class Network:
+    """N for one member: what its peers' kernels and our own probes say (R25)."""
+
+    lost_by: int  # other members whose keepalive connection to it is lost
+    asked: int  # other members that were asked
+    failed_probes: int  # our own probes in a row that timed out (a refused connection is no silence: 0)
+    ip_taken: bool  # another pod UID answers at its IP: conclusive
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """R26: what voids our own evidence."""
+
+    saw_other_node: bool  # some sidecar on another node answered within 5 s
+    saw_api: bool  # the API answered within 5 s
+    loop_late_seconds: float
+    sidecar_late_seconds: float
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything that a decision may depend on. Never built before all caches are synced."""
+
+    uid: str
+    name: str
+    namespace: str
+    generation: int
+    deleting: bool
+    spec: JobSpec | None  # None: invalid
+    problems: tuple[str, ...]  # why it is invalid: one line a field
+    status: JobStatus
+    pods: tuple[PodView, ...]
+    nodes: dict[str, NodeView]
+    sidecar: SidecarStatus | None  # newest answer for the current attempt, of the coordinator or of another member
+    sidecar_age_seconds: float  # since that answer
+    training_age_seconds: float  # T: since the newest step finished, by the trainers' clock, extended by the answer's age only if answers still come
+    networks: dict[str, Network]  # by pod UID
+    doubt: Doubt
+    prepare: PrepareAnswer | None  # answer for the current number and intent
+    prepare_error: str  # why there is none (unanswered, refused): empty while not asked
+    attempt_age_seconds: float  # since we saw the attempt enter its present state
+    go_age_seconds: float  # since we saw go; 0 before
+    leave_age_seconds: float | None  # since we asked for save-and-stop in this attempt, None: not asked
+    now: float  # wall clock, seconds since the epoch: only for crash window, deadline, TTL
+    new_intent: str  # a fresh random id, to be used if a new intent is formed in this pass
+
+
+# ---------------------------------------------------------------- what is decided
+
+Phase = Literal["Pending", "Starting", "Running", "Recovering", "Waiting", "Suspended", "Succeeded", "Failed"]
+
+
+@dataclass(frozen=True)
+class WriteStatus:
+    """R1: compare-and-swap. Always the first action, always alone: effects come in the next pass, from the written status."""
+
+    status: JobStatus
+
+
+@dataclass(frozen=True)
+class CreatePod:
+    """Make worker `worker_id`'s pod, never on the nodes in `avoid`."""
+
+    worker_id: int
+    avoid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DeletePod:
+    """R2: with preconditions on UID and resourceVersion. Never forced (R21), but for `force`: node gone or out-of-service."""
+
+    name: str
+    uid: str
+    resource_version: str
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class PublishPlan:
+    """R2: JSON patch of both annotations with `test` on uid and on the attempt seen; only upwards. Members and non-members alike."""
+
+    name: str
+    uid: str
+    seen_attempt: int
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Announce:
+    """R23: tell a pod over HTTP that attempt n exists (with its plan, once planned)."""
+
+    uid: str
+    ip: str
+    attempt: int
+    plan: Plan | None
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """R4: ask this pod's sidecar to fence and to look."""
+
+    uid: str
+    ip: str
+    request: PrepareRequest
+
+
+@dataclass(frozen=True)
+class AskLeave:
+    """R19: save-and-stop, to the coordinator."""
+
+    uid: str
+    ip: str
+    attempt: int
+    deadline_seconds: float
+
+
+@dataclass(frozen=True)
+class DeleteJob:
+    """The TTL is over."""
+
+
+Action = WriteStatus | CreatePod | DeletePod | PublishPlan | Announce | Prepare | AskLeave | DeleteJob
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition; `cluster.report` fills in transition times."""
+
+    type: Literal["Valid", "Ready", "Degraded", "CheckpointHealthy", "Suspended", "Complete", "Failed"]
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A Kubernetes Event and a log line, posted once: when the status write that goes with it succeeded."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do and what to say. `poll`: whom to keep a long poll with (None: nobody)."""
+
+    phase: Phase
+    reason: str
+    message: str
+    actions: tuple[Action, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    requeue_after: float | None = None
+    suspects: tuple[str, ...] = ()  # names of nodes that take no new member now
+    checkpoints: tuple[CheckpointInfo, ...] = ()

@@ -1,0 +1,1 @@
+"""What kopf hears: TrainingJobs only. One asyncio actor a job."""

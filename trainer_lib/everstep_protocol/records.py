@@ -1,0 +1,128 @@
+"""The JSON files on storage: owner, fence, go, rank records, manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from everstep_protocol import codec
+from everstep_protocol.lineage import Lineage
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Owner:
+    """`everstep.json` (R11): whose storage path this is."""
+
+    format: int
+    cluster_uid: str
+    namespace: str
+    name: str
+    job_uid: str
+    adopted: tuple[str, ...] = ()  # UIDs of former jobs of the same cluster, namespace and name
+
+
+@dataclass(frozen=True)
+class Fence:
+    """`attempts/<n>/fence.json` (R5): attempt n begins, everything older ends."""
+
+    format: int
+    job_uid: str
+    attempt: int
+    intent_id: str
+    lineage_before: Lineage
+    by: str  # pod UID of the fencing sidecar
+
+
+@dataclass(frozen=True)
+class Go:
+    """`attempts/<n>/go` (R7), created exclusively: the attempt has started, once."""
+
+    format: int
+    plan_id: str
+    nonces: dict[str, str]  # pod UID -> boot nonce of its launcher
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One data file: its length in bytes and XXH3-128 (hex)."""
+
+    name: str
+    bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """`rank_<R>.json` in a temporary directory: what one rank's sidecar has written and fsynced there."""
+
+    job_uid: str
+    attempt: int
+    plan_id: str
+    step: int
+    rank: int
+    files: tuple[FileRecord, ...]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """`ready_<R>.json` in a snapshot, written by the trainer when its save is whole in memory (sizes in bytes)."""
+
+    attempt: int
+    plan_id: str
+    step: int
+    rank: int
+    files: dict[str, int]  # name -> bytes; rank 0's names `.metadata` too
+    samples_consumed: int
+    torch: str
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The checkpoint from which the attempt that made this one resumed."""
+
+    id: str
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """`manifest.json`: a checkpoint's identity and contents. The directory's name says nothing (R6)."""
+
+    format: int
+    id: str  # digest of all the rest
+    job_uid: str
+    attempt: int
+    step: int
+    plan_id: str
+    committed_by: int
+    parent: Parent | None
+    lineage: Lineage  # of the attempt that made it, before this checkpoint
+    world: int
+    samples_consumed: int
+    files: tuple[FileRecord, ...]
+    metadata: FileRecord  # `.metadata`
+    torch: str
+
+
+def sealed(manifest: Manifest) -> Manifest:
+    """The manifest with its `id` filled in."""
+    return dataclasses.replace(manifest, id=_digest(manifest))
+
+
+def parse_manifest(text: str | bytes) -> Manifest:
+    """Raises InvalidDocument: wrong fields, another format, an id that is not its own."""
+    manifest = codec.loads(Manifest, text)
+    if manifest.format != FORMAT:
+        raise codec.InvalidDocument("Manifest", [f"format: {manifest.format} is not known here (known: {FORMAT})"])
+    if manifest.id != _digest(manifest):
+        raise codec.InvalidDocument("Manifest", ["id: is not the digest of the rest"])
+    return manifest
+
+
+def _digest(manifest: Manifest) -> str:
+    document = codec.to_json(manifest)
+    del document["id"]
+    return codec.digest(document)

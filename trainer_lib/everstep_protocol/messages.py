@@ -137,7 +137,10 @@ class SaveNotice:
 
 @dataclass(frozen=True)
 class SaveAnswer:
-    """`write`: the temporary directory is there, write into it. `committed`: done, drop the snapshot. `drop`: this save is given up. `wait`: ask again."""
+    """`write`: the temporary directory is there, write into it. `committed`: done, drop the snapshot.
+
+    `drop`: this save is given up. `wait`: ask again.
+    """
 
     answer: Literal["write", "committed", "drop", "wait"]
     highest: int

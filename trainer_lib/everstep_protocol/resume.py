@@ -24,6 +24,7 @@ class Question:
     )
     adopted: bool = False  # the path belonged to a former job of the same name (R11)
     owned: bool = True  # the owner file existed before this job's first fence
+    finished: bool = False  # the former job's last attempt finished: `attempts/<n>/finished` is there
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ FENCED = "fenced"  # fenced/0007/<what attempt 7's fence took away>
 FENCE = "fence.json"
 PLAN = "plan.json"
 GO = "go"
+FINISHED = "finished"  # attempts/0007/finished: every member finished and the last save is committed
 METADATA = ".metadata"
 MANIFEST = "manifest.json"
 TRASH_PREFIX = ".trash-"

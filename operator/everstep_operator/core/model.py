@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from everstep_protocol.lineage import Lineage
-from everstep_protocol.messages import CheckpointInfo, PrepareAnswer, PrepareRequest, SidecarStatus
+from everstep_protocol.messages import PrepareAnswer, PrepareRequest, SidecarStatus
 from everstep_protocol.plan import Cause, Plan, SaveInterval
 
 # ---------------------------------------------------------------- what the user wants
@@ -18,7 +18,10 @@ from everstep_protocol.plan import Cause, Plan, SaveInterval
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """Crash budget: more than `max_crashes` within `window_seconds` fails the job; `max_without_progress` crash attempts in a row without a commit too."""
+    """Crash budget: more than `max_crashes` within `window_seconds` fails the job.
+
+    So do `max_without_progress` crash attempts in a row without a commit.
+    """
 
     max_crashes: int = 5
     window_seconds: float = 3600.0
@@ -41,6 +44,26 @@ class JobSpec:
     active_deadline_seconds: float | None = None
     ttl_seconds_after_finished: float | None = None
     grace_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The operator's timers, in seconds, and bounds. PROTOCOL calls them guesses: measure before changing."""
+
+    start_window: float = 30.0  # with `min` usable, how long a start waits for the rest
+    hello_deadline: float = 15.0  # R28: a member without hello after this is left out
+    start_deadline: float = 600.0  # R7: go -> first step, where steps are reported
+    hang_deadline: float = 600.0  # T alone
+    training_silence: float = 3.0  # R25 T: no step for max(3 x usual, this)
+    failed_probes: int = 2  # R25 N
+    node_ready: float = 10.0  # a returning node takes members after being Ready this long
+    grow_settle: float = 3.0  # how long a joiner must be usable before the job is stopped for it
+    leave_margin: float = 5.0  # R19: save-and-stop ends this long before the grace does
+    grow_deadline: float = 120.0  # a save-and-stop for a planned change that takes longer is given up and tried later
+    late_loop: float = 5.0  # R26
+    step_write: float = 10.0  # status.step is written at most this often
+    history: int = 20
+    max_attempts_without_commit: int = 10
 
 
 # ---------------------------------------------------------------- status (what was decided so far)
@@ -184,6 +207,9 @@ class PodView:
     termination_message: str  # JSON of `local.TerminationMessage` from the last termination, else free text
     template_hash: str
     plan_attempt: int  # annotation, 0: none
+    avoid: tuple[
+        str, ...
+    ]  # nodes that its affinity excludes because of us: when none is suspect any more, a pending pod is made anew
     unschedulable: str  # message of PodScheduled=False, else empty
     waiting: str  # reason and message of a container that cannot start (ErrImagePull, CreateContainerConfigError ...), else empty
     age_seconds: float
@@ -243,7 +269,9 @@ class Observed:
     networks: dict[str, Network]  # by pod UID
     doubt: Doubt
     prepare: PrepareAnswer | None  # answer for the current number and intent
-    prepare_error: str  # why there is none (unanswered, refused): empty while not asked
+    prepare_failed: tuple[
+        str, ...
+    ]  # UIDs of pods that did not answer this number and intent, oldest first: ask another one
     attempt_age_seconds: float  # since we saw the attempt enter its present state
     go_age_seconds: float  # since we saw go; 0 before
     leave_age_seconds: float | None  # since we asked for save-and-stop in this attempt, None: not asked
@@ -258,7 +286,7 @@ Phase = Literal["Pending", "Starting", "Running", "Recovering", "Waiting", "Susp
 
 @dataclass(frozen=True)
 class WriteStatus:
-    """R1: compare-and-swap. Always the first action, always alone: effects come in the next pass, from the written status."""
+    """R1: compare-and-swap. Always the only action of its decision: effects come in the next pass, from the written status."""
 
     status: JobStatus
 
@@ -349,7 +377,7 @@ class Notice:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do and what to say. `poll`: whom to keep a long poll with (None: nobody)."""
+    """What to do and what to say."""
 
     phase: Phase
     reason: str
@@ -359,4 +387,3 @@ class Decision:
     notices: tuple[Notice, ...] = ()
     requeue_after: float | None = None
     suspects: tuple[str, ...] = ()  # names of nodes that take no new member now
-    checkpoints: tuple[CheckpointInfo, ...] = ()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from everstep_protocol import codec, dcp_metadata, records, storage
+from everstep_protocol.dcp_metadata import InvalidMetadata
 from everstep_protocol.lineage import Lineage
+
+MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -37,4 +44,84 @@ def inspect(directory: Path, *, job_uids: frozenset[str]) -> Verdict:
     (`dcp_metadata`), and every file that it names is a regular file inside the directory and long enough for its items.
     Contents are not hashed here. Raises OSError where the storage does not answer: unknown is not missing (R12).
     """
-    raise NotImplementedError
+    blank = Verdict(directory.name, "incomplete", "", storage.parse_step_name(directory.name) or 0)
+    status = _lstat(directory)
+    if status is None:
+        return dataclasses.replace(blank, reason="is gone")
+    if stat.S_ISLNK(status.st_mode):
+        return _refused(blank, "is a symbolic link")
+    if not stat.S_ISDIR(status.st_mode):
+        return dataclasses.replace(blank, reason="is not a directory")
+    if _lstat(directory / storage.MANIFEST) is not None:
+        return _inspect_ours(directory, blank, job_uids)
+    if _lstat(directory / storage.METADATA) is not None:
+        return _inspect_stock(directory, blank)
+    return dataclasses.replace(blank, reason=f"has no {storage.METADATA} and no {storage.MANIFEST}: never finished")
+
+
+def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str]) -> Verdict:
+    try:
+        raw = dcp_metadata.read_regular_file(directory / storage.MANIFEST, limit_bytes=MAX_MANIFEST_BYTES)
+        manifest = records.parse_manifest(raw)
+    except InvalidMetadata as problem:
+        return _refused(blank, str(problem))
+    except codec.InvalidDocument as problem:
+        return _refused(blank, f"{storage.MANIFEST} is damaged: {str(problem)[:300]}")
+    named = _verdict_of(manifest, blank)
+    if manifest.job_uid not in job_uids:
+        return _refused(
+            blank, f"belongs to another job (UID {manifest.job_uid}); to import it, remove its {storage.MANIFEST}"
+        )
+    if manifest.metadata.name != storage.METADATA or not manifest.files:
+        return _refused(named, f"{storage.MANIFEST} names no data, or no {storage.METADATA}")
+    exact = {record.name: record.bytes for record in (*manifest.files, manifest.metadata)}
+    return _judge_files(directory, named, exact, exactly=True)
+
+
+def _inspect_stock(directory: Path, blank: Verdict) -> Verdict:
+    try:
+        least = dcp_metadata.read_file_lengths(directory / storage.METADATA)
+    except InvalidMetadata as problem:
+        return _refused(blank, str(problem))
+    return _judge_files(directory, blank, least, exactly=False)
+
+
+def _judge_files(directory: Path, verdict: Verdict, lengths: dict[str, int], *, exactly: bool) -> Verdict:
+    total = 0
+    for name, length in lengths.items():
+        if not dcp_metadata.is_plain_name(name):
+            return _refused(verdict, f"names a file outside its directory: {name[:80]!r}")
+        status = _lstat(directory / name)
+        if status is None:
+            return _refused(verdict, f"{name} is missing")
+        if not stat.S_ISREG(status.st_mode):
+            return _refused(verdict, f"{name} is not a regular file")
+        if status.st_size < length or (exactly and status.st_size != length):
+            return _refused(
+                verdict, f"{name} has {status.st_size} bytes, {'' if exactly else 'at least '}{length} are needed"
+            )
+        total += status.st_size
+    return dataclasses.replace(verdict, state="complete", bytes=total)
+
+
+def _verdict_of(manifest: records.Manifest, blank: Verdict) -> Verdict:
+    return dataclasses.replace(
+        blank,
+        step=manifest.step,
+        id=manifest.id,
+        attempt=manifest.attempt,
+        lineage=manifest.lineage,
+        world=manifest.world,
+    )
+
+
+def _refused(verdict: Verdict, reason: str) -> Verdict:
+    return dataclasses.replace(verdict, state="refused", reason=reason)
+
+
+def _lstat(path: Path) -> os.stat_result | None:
+    """None where there is nothing; raises OSError where the storage does not say (EIO, ESTALE, EACCES)."""
+    try:
+        return path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None

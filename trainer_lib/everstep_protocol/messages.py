@@ -98,8 +98,20 @@ class Announce:
 
 @dataclass(frozen=True)
 class Ack:
-    """Received. `highest` is the highest attempt that the answering pod has seen (R23): whoever sees a higher one stops its trainer."""
+    """Received. `highest` is the highest attempt that the answering pod has seen (R23): whoever sees a higher one stops its trainer.
 
+    `finished`, in the coordinator's answer to a MemberState: the job is finished and its last commit is confirmed (R31).
+    """
+
+    highest: int
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The body of every signed answer with a status other than 200: what is wrong and what to do, and R23's number."""
+
+    error: str
     highest: int
 
 
@@ -169,6 +181,7 @@ class MemberState:
     step: int  # newest finished step of its ranks; -1: none reported
     lost_peers: dict[str, float]  # pod UID -> seconds since the kernel lost its keepalive connection
     stopped_step: int = -1  # state `stopped`: the step at which save-and-stop ended
+    leaving: bool = False  # its launcher got SIGTERM: the pod is going
 
 
 @dataclass(frozen=True)
@@ -229,9 +242,12 @@ class MemberSummary:
     """A member as the coordinator sees it."""
 
     uid: str
-    state: Literal["absent", "ready", "running", "stopped", "finished"]
+    state: Literal[
+        "absent", "preparing", "ready", "running", "stopped", "finished"
+    ]  # preparing: has the plan, no hello yet (it stops old processes, or verifies its part of the resume)
     lost_by: int  # how many other members' kernels lost their connection to it
     asked: int  # how many other members were asked
+    leaving: bool = False  # its launcher got SIGTERM: the pod is going
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ MANAGED_BY = "everstep"
 
 # Annotations on pods: written by the operator, brought into the pod by the kubelet, read by the sidecar.
 ANNOTATION_PLAN = f"{GROUP}/plan"
-ANNOTATION_ATTEMPT = f"{GROUP}/attempt"
+ANNOTATION_ATTEMPT = f"{GROUP}/attempt"  # decimal; "0" until there is a plan
+# Written and read by the operator alone.
+ANNOTATION_AVOID = f"{GROUP}/avoid"  # nodes that this pod was kept off, with commas between
 
 TRAINER_CONTAINER = "trainer"  # the user's container; or the only one, whatever its name
 SIDECAR_CONTAINER = "everstep-sidecar"

@@ -5,9 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from everstep_protocol import lineage as lineages
 from everstep_protocol.complete import Verdict
 from everstep_protocol.lineage import Lineage
 from everstep_protocol.plan import Resume
+
+NONE = Resume(kind="none")
+NEW_BRANCH: Lineage = (
+    (0, -1),
+)  # of an attempt that was asked to begin at 0: nothing older counts, and 0 stays allowed
 
 
 @dataclass(frozen=True)
@@ -55,4 +61,162 @@ def choose(question: Question, verdicts: tuple[Verdict, ...]) -> Choice:
     `resume_from` wins: `none` starts a new branch at 0, a directory must be complete. Stock directories (attempt 0) count only when
     named by `resume_from`, or at the first attempt in a path that had no owner file (the newest complete one).
     """
-    raise NotImplementedError
+    if question.resume_from == "none":
+        return Choice("resume", NONE, NEW_BRANCH, "Requested", "begins at step 0, as spec.resumeFrom says", ())
+    if question.resume_from is not None:
+        return _requested(question, question.resume_from, verdicts)
+    if question.adopted and question.finished:
+        return _stop(question, verdicts, "FinishedRunInStorage", _FINISHED)
+    return (
+        _on_lineage(question, verdicts)
+        or _first_import(question, verdicts)
+        or _off_lineage(question, verdicts)
+        or _from_zero(question, verdicts)
+        or _stop(question, verdicts, "NoUsableCheckpoint", _no_usable(question, verdicts))
+    )
+
+
+_FINISHED = (
+    "a finished run of a former job with this name lies in the storage path; set spec.resumeFrom to one of its directories "
+    "to go on from there, or to `none` to begin at step 0"
+)
+
+
+def _requested(question: Question, name: str, verdicts: tuple[Verdict, ...]) -> Choice:
+    verdict = next((verdict for verdict in verdicts if verdict.dir == name), None)
+    if verdict is None:
+        message = f"spec.resumeFrom: {name!r} is not a checkpoint directory in the storage path (their names are step_<number>)"
+        return _stop(question, verdicts, "NoUsableCheckpoint", message)
+    fault = _fault(question, verdict)
+    if fault:
+        return _stop(question, verdicts, "NoUsableCheckpoint", f"spec.resumeFrom: {name} cannot be used: {fault}")
+    return _take(
+        question, verdict, verdict.lineage, verdicts, "Requested", f"resumes from {name}, as spec.resumeFrom says"
+    )
+
+
+def _on_lineage(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | None:
+    """R9: the newest usable one that counts."""
+    counted = [verdict for verdict in _counted(verdicts) if _is_on_lineage(question, verdict)]
+    best = _newest_usable(question, counted)
+    if best is None:
+        return None
+    if best == _newest(counted) and not _is_damaged_later(best, verdicts):
+        return _take(question, best, question.lineage, verdicts, "Newest", f"resumes from {best.dir}")
+    message = f"resumes from {best.dir}: a newer one cannot be used"
+    return _take(question, best, question.lineage, verdicts, "Older", message)
+
+
+def _is_damaged_later(best: Verdict, verdicts: tuple[Verdict, ...]) -> bool:
+    """Whether a refused one whose attempt nobody can read any more has a higher step in its name: people should hear of it."""
+    return any(verdict.state == "refused" and not verdict.id and verdict.step > best.step for verdict in verdicts)
+
+
+def _first_import(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | None:
+    """The newest stock checkpoint, at the very first attempt in a path that nobody owned."""
+    is_first = not question.owned and question.last_attempt == 0 and not question.lineage and not question.ever
+    best = _newest_usable(question, [verdict for verdict in _counted(verdicts) if verdict.attempt == 0])
+    if best is None or not is_first:
+        return None
+    return _take(question, best, (), verdicts, "Imported", f"resumes from {best.dir}, which was there before this job")
+
+
+def _off_lineage(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | None:
+    """R12: nothing is left on the lineage. The last attempt that ever committed has a lineage of its own: along that, nothing mixes."""
+    made_here = [verdict for verdict in _counted(verdicts) if verdict.attempt > 0]
+    if not made_here or question.lineage == NEW_BRANCH:
+        return None
+    last = _newest(made_here)
+    chain = [
+        verdict
+        for verdict in made_here
+        if lineages.is_on(last.lineage, (verdict.attempt, verdict.step), current=last.attempt)
+    ]
+    best = _newest_usable(question, chain)
+    if best is None:
+        return None
+    message = (
+        f"resumes from {best.dir}, the newest that can be used; nothing is left on the lineage of the last attempt"
+    )
+    return _take(question, best, last.lineage, verdicts, "OffLineage", message)
+
+
+def _from_zero(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | None:
+    """R12: 0 needs proof, or the standing request for a new branch."""
+    if question.lineage == NEW_BRANCH:
+        standing = [verdict for verdict in _counted(verdicts) if _is_on_lineage(question, verdict)]
+        message = "begins at step 0: nothing was saved since spec.resumeFrom asked for that"
+        return None if standing else Choice("resume", NONE, NEW_BRANCH, "Requested", message, ())
+    if question.ever or question.lineage or _counted(verdicts):
+        return None
+    message = "begins at step 0: there is no checkpoint"
+    return Choice("resume", NONE, (), "FirstStart", message, _refusals(question, verdicts, None))
+
+
+def _take(
+    question: Question, verdict: Verdict, before: Lineage, verdicts: tuple[Verdict, ...], reason: str, message: str
+) -> Choice:
+    place = (verdict.attempt, verdict.step)
+    kind: Literal["checkpoint", "import"] = "checkpoint" if verdict.id else "import"
+    resume = Resume(kind, verdict.id, verdict.dir, verdict.attempt, verdict.step)
+    refused = _refusals(question, verdicts, verdict)
+    return Choice("resume", resume, lineages.cut(before, place), reason, message, refused)
+
+
+def _stop(question: Question, verdicts: tuple[Verdict, ...], reason: str, message: str) -> Choice:
+    return Choice("stop", NONE, question.lineage, reason, message, _refusals(question, verdicts, None))
+
+
+def _no_usable(question: Question, verdicts: tuple[Verdict, ...]) -> str:
+    looked = "; ".join(f"{refusal.dir}: {refusal.reason}" for refusal in _refusals(question, verdicts, None)[-10:])
+    return (
+        f"no checkpoint can be resumed from ({looked or 'there is none, although there was one'}); repair one, or set "
+        "spec.resumeFrom to a directory, or to `none` to begin at step 0"
+    )
+
+
+def _refusals(question: Question, verdicts: tuple[Verdict, ...], taken: Verdict | None) -> tuple[Refusal, ...]:
+    """Every directory that may look newer or better to a person, and why it was not taken."""
+    return tuple(
+        Refusal(verdict.dir, _fault(question, verdict) or _not_taken(question, verdict, taken))
+        for verdict in verdicts
+        if verdict != taken and (taken is None or _fault(question, verdict) or not _is_on_lineage(question, verdict))
+    )
+
+
+def _not_taken(question: Question, verdict: Verdict, taken: Verdict | None) -> str:
+    if verdict.attempt == 0:
+        return "was not written by Everstep: set spec.resumeFrom to its name to begin from it"
+    if not _is_on_lineage(question, verdict):
+        return "is off the lineage: a later attempt did not build on it"
+    return "is complete"
+
+
+def _fault(question: Question, verdict: Verdict) -> str:
+    """Why a directory cannot be used at all; empty if it can."""
+    if verdict.state != "complete":
+        return verdict.reason
+    if verdict.id and verdict.id in question.condemned:
+        return "is to be deleted"
+    if verdict.id and verdict.id in question.bad:
+        return "its contents do not match its manifest"
+    return ""
+
+
+def _counted(verdicts: tuple[Verdict, ...]) -> list[Verdict]:
+    """Complete and refused ones; what was never finished does not count."""
+    return [verdict for verdict in verdicts if verdict.state != "incomplete"]
+
+
+def _newest_usable(question: Question, verdicts: list[Verdict]) -> Verdict | None:
+    usable = [verdict for verdict in verdicts if not _fault(question, verdict)]
+    return _newest(usable) if usable else None
+
+
+def _newest(verdicts: list[Verdict]) -> Verdict:
+    return max(verdicts, key=lambda verdict: (verdict.attempt, verdict.step, verdict.dir))
+
+
+def _is_on_lineage(question: Question, verdict: Verdict) -> bool:
+    current = question.last_attempt or None
+    return lineages.is_on(question.lineage, (verdict.attempt, verdict.step), current=current)

@@ -29,6 +29,7 @@ class Progress:
     phase: int  # index in PHASES
     samples_consumed: int
     num_skipped_saves: int
+    num_failed_saves: int = 0  # of this attempt, too
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Frozen values only. Ages are seconds by the observer's own monotonic clock (R27)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,6 +65,13 @@ class Settings:
     step_write: float = 10.0  # status.step is written at most this often
     history: int = 20
     max_attempts_without_commit: int = 10
+    backoff_after: int = 3  # attempts in a row without a commit before restarts back off (R32)
+    backoff_first: float = 5.0
+    backoff_most: float = 300.0
+    wait_retry: float = 2.0  # an answer `wait` to prepare is asked for again after this
+    stop_retry: float = 30.0  # an answer `stop` too
+    replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
+    finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
 
 
 # ---------------------------------------------------------------- status (what was decided so far)
@@ -175,6 +183,9 @@ class JobStatus:
     restarts: Restarts = field(default_factory=dict)
     step: int = -1
     honoured_resume_generation: int = 0  # generation whose spec.resumeFrom was obeyed
+    honoured_resume_from: str = (
+        ""  # and its value: the same value in a later generation is not obeyed again; empty once it was taken out
+    )
     started_at: str = ""  # RFC 3339: for activeDeadlineSeconds
     completed_at: str = ""  # for ttlSecondsAfterFinished
     result: Literal["", "Complete", "Failed"] = ""
@@ -213,6 +224,7 @@ class PodView:
     unschedulable: str  # message of PodScheduled=False, else empty
     waiting: str  # reason and message of a container that cannot start (ErrImagePull, CreateContainerConfigError ...), else empty
     age_seconds: float
+    sidecar_age_seconds: float = math.inf  # since we first saw `sidecar_running` with an IP: for `Settings.grow_settle`
 
 
 @dataclass(frozen=True)
@@ -277,6 +289,12 @@ class Observed:
     leave_age_seconds: float | None  # since we asked for save-and-stop in this attempt, None: not asked
     now: float  # wall clock, seconds since the epoch: only for crash window, deadline, TTL
     new_intent: str  # a fresh random id, to be used if a new intent is formed in this pass
+    prepare_age_seconds: float = (
+        math.inf
+    )  # since `prepare` was answered: `wait` and `stop` are asked for again after a while
+    announced: tuple[str, ...] = ()  # UIDs of pods that acknowledged an Announce of the current attempt's plan
+    names_taken: tuple[int, ...] = ()  # worker ids whose pod name belongs to an object that is not ours: burnt (R20)
+    step_age_seconds: float = 0.0  # since status.step was last written, for `Settings.step_write`
 
 
 # ---------------------------------------------------------------- what is decided

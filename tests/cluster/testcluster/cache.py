@@ -38,12 +38,17 @@ def file_lock(file: Path, *, busy: str | None = None) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+        _take_lock(descriptor, busy)
         yield
-    except BlockingIOError as error:
-        raise RuntimeError(busy) from error
     finally:
         os.close(descriptor)
+
+
+def _take_lock(descriptor: int, busy: str | None) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
+    except BlockingIOError as error:
+        raise RuntimeError(busy) from error
 
 
 class Cache:

@@ -49,9 +49,12 @@ def read_pids(file: Path) -> list[int]:
 
 
 def remove_cgroup(name: str) -> None:
-    """Removes a cgroup that holds no process any more, innermost first, in every hierarchy."""
-    for hierarchy in HIERARCHIES:
-        folder = cgroup_folder(hierarchy, name)
+    """Removes a cgroup that holds no process any more, innermost first, in every hierarchy.
+
+    That is in more than we made it in: runc also makes it in the `unified` one.
+    """
+    for hierarchy in ROOT.iterdir():
+        folder = hierarchy / name
         if not folder.is_dir():
             continue
         for inner in sorted(folder.rglob("*/"), key=lambda path: len(path.parts), reverse=True):

@@ -45,6 +45,11 @@ TRIMMED = (
 TORCHRUN = "#!/usr/bin/python3\nimport sys\nfrom torch.distributed.run import main\n\nsys.exit(main())\n"
 
 
+# Appended to torch.distributed; says itself why.
+WITHOUT_LIBUV = Path(__file__).parents[1] / "images" / "without_libuv.py"
+TORCH_DISTRIBUTED = "usr/lib/python3/dist-packages/torch/distributed/__init__.py"
+
+
 @dataclass(frozen=True)
 class System:
     """A small Debian: `moving` suites (testing) change, and cannot be built on every day."""
@@ -96,7 +101,8 @@ def _stop_host_containerd() -> None:
 
 def system_part(system: System, logs: Path) -> Part:
     """The part whose folder holds `rootfs/` and `versions.txt`."""
-    recipe = key_of(system.suite, system.packages, TRIMMED, TORCHRUN)
+    additions = (TORCHRUN, WITHOUT_LIBUV.read_text()) if system.has_torch else ()
+    recipe = key_of(system.suite, system.packages, TRIMMED, *additions)
     return Part(system.name, f"{system.suite}-{recipe}", lambda folder: _build_system(system, folder, logs))
 
 
@@ -108,6 +114,7 @@ def _build_system(system: System, folder: Path, logs: Path) -> None:
         versions = run("chroot", rootfs, "dpkg-query", "-W")
         if system.has_torch:
             _add_torchrun(rootfs)
+            _do_without_libuv(rootfs)
             versions = f"torch {_try_torch(rootfs)}\n{versions}"
     except CommandError as error:
         raise _explained(system, error) from error
@@ -130,10 +137,16 @@ def _add_torchrun(rootfs: Path) -> None:
         command.chmod(0o755)
 
 
+def _do_without_libuv(rootfs: Path) -> None:
+    with (rootfs / TORCH_DISTRIBUTED).open("a") as module:
+        module.write(f"\n\n{WITHOUT_LIBUV.read_text()}")
+
+
 def _try_torch(rootfs: Path) -> str:
     """The version of the torch in a system, after everything that trainers need of it has been imported."""
     tried = "import asyncio, json, torch.distributed.fsdp, torch.distributed.checkpoint; print(torch.__version__)"
-    return run("chroot", rootfs, "python3", "-c", tried).strip()
+    # The last line: libraries that miss /proc complain on standard output first.
+    return run("chroot", rootfs, "python3", "-c", tried).splitlines()[-1]
 
 
 def _explained(system: System, error: CommandError) -> CommandError:

@@ -92,6 +92,16 @@ class Layout:
         return self.state / "storage"
 
     @property
+    def programs(self) -> Path:
+        """Links to the Go programs of this cluster."""
+        return self.state / "programs"
+
+    @property
+    def up_marker(self) -> Path:
+        """A file that is made last: there is a whole cluster."""
+        return self.state / "up"
+
+    @property
     def admin_kubeconfig(self) -> Path:
         return self.kubeconfig("admin")
 

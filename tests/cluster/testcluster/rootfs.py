@@ -25,9 +25,9 @@ for device in null zero full random urandom tty; do
 done
 mkdir "$root/dev/shm"; mount -t tmpfs shm "$root/dev/shm"; chmod 1777 "$root/dev/shm" "$root/tmp"
 ln -s /proc/self/fd "$root/dev/fd"
-eval "set_binds() { $binds
-}"
-set_binds
+# torch looks up its own host name and `localhost`; a bare system knows neither.
+printf '127.0.0.1 localhost %s\n' "$(hostname)" >"$root/etc/hosts"
+eval "$binds"
 cd /
 exec chroot "$root" "$@"
 """
@@ -75,5 +75,10 @@ def run_in_rootfs(
     """
     command = command_in_rootfs(rootfs_folder(name), argv, binds or {})
     return subprocess.run(
-        command, env=_DEFAULT_ENVIRONMENT | dict(env or {}), timeout=timeout, check=False, text=True, capture_output=True
+        command,
+        env=_DEFAULT_ENVIRONMENT | dict(env or {}),
+        timeout=timeout,
+        check=False,
+        text=True,
+        capture_output=True,
     )

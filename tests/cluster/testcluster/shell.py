@@ -10,6 +10,9 @@ from pathlib import Path
 # A new mount and pid namespace: whatever the program mounts or leaves running ends with it, also when it is killed.
 CONTAINED = ("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc")
 
+# Ends with us, also when we are killed: an orphan would write where the next run cleans up or builds.
+_ENDS_WITH_US = ("setpriv", "--pdeathsig", "KILL")
+
 Arg = str | Path
 
 
@@ -29,7 +32,14 @@ def run(
     words = [str(word) for word in argv]
     try:
         done = subprocess.run(
-            words, input=input, cwd=cwd, env=env, timeout=timeout, check=False, text=True, capture_output=True
+            [*_ENDS_WITH_US, *words],
+            input=input,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            check=False,
+            text=True,
+            capture_output=True,
         )
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"{shlex.join(words)}: not finished after {timeout} s") from error
@@ -42,7 +52,9 @@ def run_logged(*argv: Arg, log: Path, cwd: Path | None = None, env: Mapping[str,
     """Runs a long program with its output in a file; a failure raises `CommandError` with the file's end."""
     words = [str(word) for word in argv]
     with log.open("ab") as out:
-        code = subprocess.run(words, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out).returncode
+        code = subprocess.run(
+            [*_ENDS_WITH_US, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        ).returncode
     if code:
         raise CommandError(f"{describe_failure(words, code, log.read_text(errors='replace'))}\n(all of it: {log})")
 

@@ -1,0 +1,122 @@
+# Everstep. `make` alone says what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+ROOT := $(CURDIR)
+VENV := $(ROOT)/.venv
+READY := $(VENV)/.ready
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+export PATH := $(BIN):$(PATH):/usr/local/go/bin
+export EVERSTEP_PYTHON := $(BIN)/python
+
+# Says what is done and, at the end, how long it took.
+define timed
+	@echo "==> $(1)"; SECONDS=0; $(2) && echo "<== $(1): $${SECONDS} s"
+endef
+
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN { FS = ":.*## "; print "Everstep: PyTorch training that goes on when a node dies.\n\nmake TARGET" } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ See it
+
+.PHONY: demo
+demo: $(READY) ## A real four-node Kubernetes, a training job, a power cut (root; KEEP=1 leaves the cluster up)
+	@PYTHONPATH=demo:tools:tests/cluster $(BIN)/python -m everstep_demo $(if $(filter-out 0,$(KEEP)),--keep)
+
+##@ Check it
+
+.PHONY: check
+check: $(READY) ## Linters, types, architecture, generated files
+	$(call timed,ruff check,$(BIN)/ruff check .)
+	$(call timed,ruff format,$(BIN)/ruff format --check .)
+	$(call timed,mypy --strict,$(BIN)/mypy)
+	$(call timed,import contracts,PYTHONPATH=operator:sidecar:trainer_lib $(BIN)/lint-imports)
+	$(call timed,generated files,$(MAKE) -s generate-check)
+
+.PHONY: test
+test: test-unit test-contract test-integration test-chart test-cluster ## All tests, the quick ones first
+
+.PHONY: test-unit
+test-unit: $(READY) ## Functions and classes alone
+	$(call timed,unit tests,$(PYTEST) -q tests/unit)
+
+.PHONY: test-contract
+test-contract: $(READY) ## What the parts say to each other
+	$(call timed,contract tests,$(call pytest_if_any,tests/contract))
+
+.PHONY: test-integration
+test-integration: $(READY) ## Real processes, without a cluster
+	$(call timed,integration tests,$(call pytest_if_any,tests/integration))
+
+.PHONY: test-chart
+test-chart: $(READY) ## The Helm chart, with helm itself
+	$(call timed,helm and its cache,tests/cluster/cluster build)
+	$(call timed,chart tests,$(PYTEST) -q tests/chart)
+
+.PHONY: test-cluster
+test-cluster: $(READY) ## Real faults on a real Kubernetes on this machine (root)
+	$(call timed,parts of the test cluster,tests/cluster/cluster build)
+	$(call timed,cluster tests,$(PYTEST) tests/cluster)
+
+# A folder without tests yet is no failure; one whose tests cannot be found is.
+pytest_if_any = if compgen -G '$(1)/**/test_*.py' >/dev/null || compgen -G '$(1)/test_*.py' >/dev/null; then $(PYTEST) -q $(1); else echo "$(1): no tests yet"; fi
+
+##@ Build it
+
+.PHONY: generate
+generate: $(READY) ## Write what is generated: crds/, and the chart's copy of it
+	@$(BIN)/python tools/generate.py
+
+.PHONY: generate-check
+generate-check: $(READY)
+	@$(BIN)/python tools/generate.py --check
+
+.PHONY: format
+format: $(READY) ## Format the code, and fix what ruff can fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: wheels
+wheels: $(READY) ## Fill build/wheels, the context of `docker build .`
+	@$(BIN)/python tools/product_image.py wheels
+
+.PHONY: image
+image: $(READY) ## The image as an archive in build/, on the local base (root)
+	@$(BIN)/python tools/product_image.py build
+
+##@ The test cluster
+
+.PHONY: cluster-up
+cluster-up: $(READY) ## Start the four-node Kubernetes (root); then: tests/cluster/cluster kubectl get nodes
+	@tests/cluster/cluster up
+
+.PHONY: cluster-down
+cluster-down: $(READY) ## Remove it
+	@tests/cluster/cluster down
+
+##@ Housekeeping
+
+.PHONY: clean
+clean: ## Remove what was built in this checkout; the cluster's build cache stays
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# Debian's python3 comes without venv: that package is the only thing that is installed here.
+$(READY): pyproject.toml
+	@echo "==> Python environment in .venv"; SECONDS=0; \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "$(PYTHON) is older than 3.11: make PYTHON=...")'; \
+	if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "    installing python3-venv"; apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv >/dev/null; \
+	fi; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' hatchling; \
+	touch $@; echo "<== Python environment: $${SECONDS} s"

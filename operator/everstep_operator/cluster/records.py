@@ -1,0 +1,204 @@
+"""What is kept of pods and nodes, and how an object of the API becomes such a record. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from everstep_protocol import names
+
+from everstep_operator.core.model import NodeView, PodView
+
+Raw = dict[str, Any]
+Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+_STARTING = ("", "PodInitializing", "ContainerCreating")
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_UNREACHABLE = "node.kubernetes.io/unreachable"
+
+
+@dataclass(frozen=True)
+class PodRecord:
+    """A pod, trimmed. `view` has ages as of `seen_at`; times are our own monotonic clock (R27)."""
+
+    uid: str
+    namespace: str
+    job_uid: str  # UID of the owner that controls it
+    view: PodView
+    seen_at: float
+    deleting_since: float | None
+    answering_since: float | None  # sidecar running and IP known
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """A node, trimmed."""
+
+    uid: str
+    name: str
+    ready: bool
+    unreachable: bool
+    unschedulable: bool
+    out_of_service: bool
+    ready_since: float
+
+
+def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
+    """A pod of the API as a record; ages go on from the record before."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    sidecar = _status_of(status.get("initContainerStatuses"), names.SIDECAR_CONTAINER)
+    trainer = _trainer_status(status, spec)
+    ended = _ended(trainer)
+    phase = cast(Phase, status.get("phase") or "Pending")
+    running = "running" in (sidecar.get("state") or {}) and _has_started(trainer)
+    deleting = meta.get("deletionTimestamp") is not None
+    deleting_since = _since(deleting, before.deleting_since if before else None, now)
+    answering_since = _since(running and bool(status.get("podIP")), before.answering_since if before else None, now)
+    view = PodView(
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        worker_id=_number(labels.get(names.LABEL_WORKER), -1),
+        ip=status.get("podIP") or "",
+        node=spec.get("nodeName") or "",
+        phase=phase,
+        sidecar_running=running,
+        deletion_age_seconds=0.0 if deleting else None,
+        deletion_grace_seconds=_grace(meta),
+        disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
+        trainer_terminated=bool(ended) or phase in ("Succeeded", "Failed"),
+        trainer_restarts=int(trainer.get("restartCount") or 0),
+        termination_message=str((ended or _last_end(trainer)).get("message") or ""),
+        template_hash=labels.get(names.LABEL_TEMPLATE_HASH, ""),
+        plan_attempt=_number(annotations.get(names.ANNOTATION_ATTEMPT), 0),
+        avoid=tuple(node for node in annotations.get(names.ANNOTATION_AVOID, "").split(",") if node),
+        unschedulable=_unschedulable(status),
+        waiting=_waiting(status),
+        age_seconds=0.0,
+    )
+    return PodRecord(
+        uid=meta["uid"],
+        namespace=meta["namespace"],
+        job_uid=_owner_uid(meta),
+        view=view,
+        seen_at=before.seen_at if before else now,
+        deleting_since=deleting_since,
+        answering_since=answering_since,
+    )
+
+
+def trim_node(raw: Raw, before: NodeRecord | None, now: float) -> NodeRecord:
+    """A node of the API as a record."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    taints = {taint.get("key") for taint in spec.get("taints") or []}
+    state = next(
+        (item.get("status") for item in status.get("conditions") or [] if item.get("type") == "Ready"), "Unknown"
+    )
+    ready = state == "True"
+    was_ready = before is not None and before.ready
+    return NodeRecord(
+        uid=meta["uid"],
+        name=meta["name"],
+        ready=ready,
+        unreachable=state == "Unknown" or _UNREACHABLE in taints,
+        unschedulable=bool(spec.get("unschedulable")),
+        out_of_service=_OUT_OF_SERVICE in taints,
+        ready_since=before.ready_since if before is not None and was_ready else now,
+    )
+
+
+def view_node(record: NodeRecord, lease_age_seconds: float, lease_duration_seconds: float, now: float) -> NodeView:
+    """A node as the core sees it."""
+    return NodeView(
+        name=record.name,
+        ready=record.ready,
+        unreachable=record.unreachable,
+        unschedulable=record.unschedulable,
+        out_of_service=record.out_of_service,
+        lease_age_seconds=lease_age_seconds,
+        lease_duration_seconds=lease_duration_seconds,
+        ready_age_seconds=now - record.ready_since if record.ready else 0.0,
+    )
+
+
+def _since(holds: bool, before: float | None, now: float) -> float | None:
+    if not holds:
+        return None
+    return now if before is None else before
+
+
+def _number(text: object, default: int) -> int:
+    return int(text) if isinstance(text, str) and text.isdecimal() else default
+
+
+def _owner_uid(meta: Raw) -> str:
+    for reference in meta.get("ownerReferences") or []:
+        if reference.get("controller") and reference.get("kind") == names.KIND:
+            return str(reference.get("uid", ""))
+    return ""
+
+
+def _grace(meta: Raw) -> float | None:
+    grace = meta.get("deletionGracePeriodSeconds")
+    return None if grace is None else float(grace)
+
+
+def _condition(status: Raw, kind: str, value: str) -> Raw:
+    for condition in status.get("conditions") or []:
+        if condition.get("type") == kind and condition.get("status") == value:
+            return dict(condition)
+    return {}
+
+
+def _unschedulable(status: Raw) -> str:
+    condition = _condition(status, "PodScheduled", "False")
+    return str(condition.get("message") or condition.get("reason") or "")
+
+
+def _status_of(statuses: list[Raw] | None, name: str) -> Raw:
+    return next((item for item in statuses or [] if item.get("name") == name), {})
+
+
+def _trainer_status(status: Raw, spec: Raw) -> Raw:
+    """The trainer is the one whose command is our launcher."""
+    for container in spec.get("containers") or []:
+        if names.LAUNCHER in (container.get("command") or []):
+            return _status_of(status.get("containerStatuses"), container["name"])
+    return {}
+
+
+def _last_end(trainer: Raw) -> Raw:
+    return dict((trainer.get("lastState") or {}).get("terminated") or {})
+
+
+def _ended(trainer: Raw) -> Raw:
+    """How the trainer container ended, if it does not run now."""
+    state = trainer.get("state") or {}
+    if "terminated" in state:
+        return dict(state["terminated"] or {"reason": "Unknown"})
+    return _last_end(trainer) if "waiting" in state else {}
+
+
+def _has_started(trainer: Raw) -> bool:
+    """Whether the trainer container ever ran: before that its image may be pulled for minutes, and no hello can be expected."""
+    state = trainer.get("state") or {}
+    return "running" in state or "terminated" in state or bool(_last_end(trainer))
+
+
+def _waiting(status: Raw) -> str:
+    """Why a container cannot start; a trainer that is started again and again is told by its attempts."""
+    waits = [
+        *_waits(status.get("initContainerStatuses")),
+        *_waits(status.get("containerStatuses"), ("CrashLoopBackOff",)),
+    ]
+    return waits[0] if waits else ""
+
+
+def _waits(statuses: list[Raw] | None, ignored: tuple[str, ...] = ()) -> Iterator[str]:
+    for item in statuses or []:
+        waiting = (item.get("state") or {}).get("waiting") or {}
+        reason = waiting.get("reason") or ""
+        if reason not in _STARTING and reason not in ignored:
+            yield f"{item.get('name')}: {reason}: {waiting.get('message') or ''}".rstrip(": ")

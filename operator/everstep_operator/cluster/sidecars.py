@@ -1,0 +1,143 @@
+"""Talks to sidecars: signed requests, answers checked (R22). A dead host is told from a living one that refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import secrets
+import time
+from typing import TypeVar
+
+import aiohttp
+from everstep_protocol import auth, codec
+from everstep_protocol.messages import Peer, Problem
+
+from everstep_operator.cluster.sockets import keepalive_factory
+
+T = TypeVar("T")
+
+_CONNECT_SECONDS = 1.0
+_ALIVE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
+
+
+class Silent(Exception):
+    """No answer, or none that is signed by this very pod: a time-out, as far as anyone can tell (R22, R25)."""
+
+
+class Refusing(Exception):
+    """Refused or reset: the host lives, its sidecar does not answer. No silence (R25)."""
+
+
+class Rejected(Exception):
+    """A signed answer that says no."""
+
+    def __init__(self, status: int, problem: Problem) -> None:
+        super().__init__(f"{status}: {problem.error}")
+        self.status = status
+        self.problem = problem
+
+
+class SidecarClient:
+    """One session for all jobs; each connection has the kernel's keepalive, so a dead host is noticed in 2 to 3 s."""
+
+    def __init__(self, root_key: bytes, port: int) -> None:
+        self._root_key = root_key
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+        self._heard: dict[str, float] = {}  # node -> when a sidecar there last answered
+
+    async def open(self) -> None:
+        """Make the session."""
+        factory = keepalive_factory(idle=1, interval=1, count=2, unacknowledged_seconds=2.5)
+        connector = aiohttp.TCPConnector(limit=0, socket_factory=factory, keepalive_timeout=60)
+        self._session = aiohttp.ClientSession(connector=connector)
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def token(self, job_uid: str) -> str:
+        """The job's token: made, never read."""
+        return auth.job_token(self._root_key, job_uid)
+
+    def heard(self, node: str) -> None:
+        """A sidecar on this node answered just now."""
+        self._heard[node] = time.monotonic()
+
+    def heard_within(self, seconds: float, *, other_than: set[str]) -> bool:
+        """R26: whether any sidecar on another node answered lately."""
+        now = time.monotonic()
+        return any(now - at <= seconds for node, at in self._heard.items() if node not in other_than)
+
+    async def call(
+        self, job_uid: str, peer: Peer, path: str, message: object, kind: type[T], limit_seconds: float
+    ) -> T:
+        """POST one message to one pod and decode its answer. Raises Silent, Refusing or Rejected."""
+        body = codec.dumps(message).encode()
+        nonce = secrets.token_hex(16)
+        headers = self._headers(job_uid, peer.uid, path, nonce, body)
+        url = f"http://{_host(peer.ip)}:{self._port}{path}"
+        timeout = aiohttp.ClientTimeout(total=limit_seconds, sock_connect=_CONNECT_SECONDS)
+        assert self._session is not None, "open() first"
+        try:
+            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as answer:
+                raw, status, given = await answer.read(), answer.status, answer.headers.get(auth.HEADER_SIGNATURE)
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            raise _kind_of(error)(f"{path} of {peer.ip}: {error or type(error).__name__}") from error
+        expected = auth.sign_answer(self.token(job_uid), nonce=nonce, status=status, responder=peer.uid, body=raw)
+        if not auth.verify(expected, given):
+            raise Silent(f"{path} of {peer.ip}: the answer is not signed by pod {peer.uid}")
+        return _decode(raw, status, kind)
+
+    async def probe(self, ip: str) -> bool:
+        """Whether the host answers a TCP connect, be it by a refusal, within 1 s."""
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(ip, self._port), _CONNECT_SECONDS)
+        except (asyncio.TimeoutError, OSError) as error:
+            return isinstance(error, OSError) and error.errno in _ALIVE
+        writer.close()
+        return True
+
+    def _headers(self, job_uid: str, pod_uid: str, path: str, nonce: str, body: bytes) -> dict[str, str]:
+        signature = auth.sign_request(
+            self.token(job_uid),
+            method="POST",
+            path=path,
+            job=job_uid,
+            sender=auth.OPERATOR,
+            recipient=pod_uid,
+            nonce=nonce,
+            body=body,
+        )
+        return {
+            "Content-Type": "application/json",
+            auth.HEADER_JOB: job_uid,
+            auth.HEADER_SENDER: auth.OPERATOR,
+            auth.HEADER_RECIPIENT: pod_uid,
+            auth.HEADER_NONCE: nonce,
+            auth.HEADER_SIGNATURE: signature,
+        }
+
+
+def _decode(raw: bytes, status: int, kind: type[T]) -> T:
+    try:
+        if status == 200:
+            return codec.loads(kind, raw)
+        raise Rejected(status, codec.loads(Problem, raw))
+    except codec.InvalidDocument as error:
+        raise Rejected(status, Problem(f"an answer that cannot be read: {error}", 0)) from error
+
+
+def _kind_of(error: BaseException) -> type[Silent] | type[Refusing]:
+    """A time-out is silence, whoever notices it; all other errors were sent by a living host."""
+    if isinstance(error, asyncio.TimeoutError):
+        return Silent
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return Refusing
+    number = getattr(error, "errno", None)
+    return Refusing if number in _ALIVE else Silent
+
+
+def _host(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

@@ -1,0 +1,210 @@
+"""R1, R3, R9: attempts are numbered upwards, prepared before they are planned, and planned from the answer to prepare alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from everstep_protocol.lineage import Lineage, prune
+from everstep_protocol.messages import CheckpointInfo, Peer, PrepareAnswer, PrepareRequest
+from everstep_protocol.names import PORT_API
+from everstep_protocol.plan import FORMAT, Cause, Coordinator, Member, Plan, sealed
+
+from everstep_operator.core import budget, clock, history, pods, retention, workers
+from everstep_operator.core.model import (
+    AttemptStatus,
+    CheckpointStatus,
+    JobSpec,
+    JobStatus,
+    NewestCheckpoint,
+    Observed,
+    PodView,
+    Settings,
+    WorkerStatus,
+)
+
+NOT_A_RESTART: frozenset[Cause] = frozenset({"start", "resume"})
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the attempt that runs is over, and what the next one is for."""
+
+    cause: Cause
+    message: str
+    age_seconds: float = 0.0  # since it happened
+    lost: frozenset[int] = frozenset()  # ids that are given up
+    bad: tuple[str, ...] = ()  # ids of checkpoints whose contents are wrong (R17)
+
+
+def next_number(seen: Observed) -> int:
+    """R1: max(status, highest fence seen) + 1; never reused."""
+    known = seen.status.attempt.number if seen.status.attempt else 0
+    fenced = seen.prepare.highest if seen.prepare else 0
+    heard = seen.sidecar.highest if seen.sidecar else 0
+    return max(known, fenced, heard, seen.status.last_attempt) + 1
+
+
+def begin(seen: Observed, settings: Settings, status: JobStatus, ending: Ending) -> JobStatus:
+    """R3: the status with a new `Preparing`: number, cause and intent; no members promised. Ids that are lost are replaced at once."""
+    attempt = AttemptStatus(
+        number=next_number(seen),
+        state="Preparing",
+        intent_id=seen.new_intent,
+        cause=ending.cause,
+        intent_generation=seen.generation,
+        failure_at=clock.rfc3339(seen.now - ending.age_seconds),
+        message=ending.message,
+    )
+    checkpoints = status.checkpoints
+    bad = tuple(dict.fromkeys((*checkpoints.bad, *ending.bad)))
+    status = replace(
+        status,
+        checkpoints=replace(checkpoints, bad=bad),
+        restarts=_counted(status.restarts, ending.cause),
+        step=pods.newest_step(seen),
+        started_at=status.started_at or clock.rfc3339(seen.now),
+    )
+    status = workers.settle(seen, settings, status, workers.Touch(lost=ending.lost))
+    return history.begin(status, attempt, now=seen.now, length=settings.history)
+
+
+def again(seen: Observed, settings: Settings, why: str) -> JobStatus:
+    """R1: the same intention under a new number and a new intent; nothing is counted twice."""
+    attempt = replace(
+        pods.current_attempt(seen),
+        number=next_number(seen),
+        intent_id=seen.new_intent,
+        intent_generation=seen.generation,
+    )
+    status = history.begin(seen.status, attempt, now=seen.now, length=settings.history)
+    return replace(status, attempt=replace(attempt, message=attempt.message or why))
+
+
+def end(seen: Observed, status: JobStatus, why: str) -> JobStatus:
+    """R30: no attempt follows for now; a number that was only prepared is burnt."""
+    ended = replace(pods.current_attempt(seen), state="Ended", ended=why, plan=None)
+    return replace(history.closed(status, now=seen.now), attempt=ended)
+
+
+def _counted(restarts: dict[str, int], cause: Cause) -> dict[str, int]:
+    if cause in NOT_A_RESTART:
+        return restarts
+    return {**restarts, cause: restarts.get(cause, 0) + 1, "total": restarts.get("total", 0) + 1}
+
+
+def choose_members(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """R3: chosen afresh in each pass from those that can be: members of the last attempt first, at most max, by ascending id."""
+    assert seen.spec is not None
+    joined = {row.id for row in seen.status.workers if row.state == "Joined"}
+    ranked = sorted(workers.usable(seen, settings), key=lambda pod: (pod.worker_id not in joined, pod.worker_id))
+    return tuple(sorted(ranked[: seen.spec.max_workers], key=lambda pod: pod.worker_id))
+
+
+def choose_coordinator(seen: Observed, members: tuple[PodView, ...]) -> PodView:
+    """R4: the lowest id whose sidecar did not leave prepare unanswered; when all did, the one that was asked first is asked again."""
+    fresh = [pod for pod in members if pod.uid not in seen.prepare_failed]
+    return fresh[0] if fresh else min(members, key=lambda pod: seen.prepare_failed.index(pod.uid))
+
+
+def prepare_request(seen: Observed) -> PrepareRequest:
+    """R4: what the coordinator's sidecar needs to fence, to look and to choose (R9, R11, R12, R13, R17)."""
+    attempt, status = pods.current_attempt(seen), seen.status
+    return PrepareRequest(
+        attempt=attempt.number,
+        intent_id=attempt.intent_id,
+        lineage=status.lineage,
+        last_attempt=status.last_attempt,
+        condemned=status.checkpoints.condemned,
+        bad=status.checkpoints.bad,
+        ever=status.checkpoints.ever,
+        storage_known=status.last_attempt > 0,
+        resume_from=resume_asked(seen),
+        peers=tuple(Peer(pod.uid, pod.ip) for pod in seen.pods if pod.ip and not pods.is_over(pod)),
+    )
+
+
+def resume_asked(seen: Observed) -> str | None:
+    """R12: `spec.resumeFrom`, once. The same value is not obeyed again because another field was edited."""
+    asked = seen.spec.resume_from if seen.spec else None
+    if asked is None or asked == seen.status.honoured_resume_from:
+        return None
+    return asked if seen.generation > seen.status.honoured_resume_generation else None
+
+
+def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer) -> Plan:
+    """R4, R9, R22: the plan, sealed. Ranks follow ids; the coordinator comes first and holds rank 0."""
+    attempt = pods.current_attempt(seen)
+    head = choose_coordinator(seen, members)
+    ordered = (head, *(pod for pod in members if pod.uid != head.uid))
+    size = spec.processes_per_worker
+    return sealed(
+        Plan(
+            format=FORMAT,
+            job_uid=seen.uid,
+            attempt=attempt.number,
+            plan_id="",
+            intent_generation=attempt.intent_generation,
+            template_hash=spec.template_hash,
+            world=size * len(ordered),
+            coordinator=Coordinator(head.worker_id, head.uid, head.ip, PORT_API),
+            members=tuple(_member(pod, i * size, size) for i, pod in enumerate(ordered)),
+            resume=answer.resume,
+            lineage=_pruned(answer),
+            cause=attempt.cause,
+            interval=spec.interval,
+        )
+    )
+
+
+def _member(pod: PodView, first: int, size: int) -> Member:
+    return Member(pod.worker_id, pod.uid, pod.ip, pod.node, (first, first + size))
+
+
+def _pruned(answer: PrepareAnswer) -> Lineage:
+    """R9: entries go only when no checkpoint of theirs is left; a refused one may be theirs."""
+    if answer.refused:
+        return answer.lineage
+    return prune(answer.lineage, {retention.place(info) for info in answer.checkpoints})
+
+
+def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
+    """R3: the status with `Planned`. What prepare found on storage is written with it: a commit may never have been reported."""
+    status = seen.status
+    joined = {member.id: member.node for member in plan.members}
+    committed = any(info.attempt == status.last_attempt for info in answer.checkpoints) and status.last_attempt > 0
+    status = replace(
+        status,
+        attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan),
+        workers=tuple(_placed(row, joined) for row in status.workers),
+        lineage=plan.lineage,
+        last_attempt=plan.attempt,
+        checkpoints=found(status.checkpoints, branch(plan), answer.checkpoints),
+        budget=budget.committed(status.budget) if committed else status.budget,
+    )
+    if resume_asked(seen) is not None:
+        status = replace(
+            status, honoured_resume_generation=seen.generation, honoured_resume_from=resume_asked(seen) or ""
+        )
+    return replace(history.planned(status, plan, now=seen.now), step=plan.resume.step)
+
+
+def _placed(row: WorkerStatus, joined: dict[int, str]) -> WorkerStatus:
+    if row.id in joined:
+        return replace(row, state="Joined", node=joined[row.id])
+    return replace(row, state="Wanted") if row.state == "Joined" else row
+
+
+def branch(plan: Plan) -> retention.Branch:
+    """The line that this plan continues."""
+    return retention.Branch(plan.lineage, plan.attempt, plan.resume.id)
+
+
+def found(status: CheckpointStatus, line: retention.Branch, infos: tuple[CheckpointInfo, ...]) -> CheckpointStatus:
+    """What a whole look at storage found: the truth about checkpoints. The newest is the newest on the lineage."""
+    newest = retention.newest_on(line, (info for info in infos if info.id not in status.bad))
+    return replace(status, ever=status.ever or bool(infos), newest=as_newest(newest) if newest else None)
+
+
+def as_newest(info: CheckpointInfo) -> NewestCheckpoint:
+    """As status says it."""
+    return NewestCheckpoint(info.id, info.dir, info.attempt, info.step, info.committed_at, info.bytes)

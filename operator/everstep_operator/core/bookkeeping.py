@@ -1,0 +1,107 @@
+"""What status learns from the running attempt while nothing changes its course: commits, steps, go, workers that finished."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from everstep_protocol.messages import CheckpointInfo, SidecarStatus
+
+from everstep_operator.core import attempts, budget, history, pods, retention, workers
+from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
+
+
+def update(seen: Observed, settings: Settings) -> JobStatus:
+    """The status with all that was heard of the current attempt; equal to the old one if there is nothing new (then nothing is written)."""
+    status = forget_resume_request(seen, replace(seen.status, workers=_with_finished(seen)))
+    answer = pods.sidecar_of(seen)
+    if answer is None:
+        return status
+    status = _with_checkpoints(seen, status, answer)
+    status = _with_go(seen, status)
+    return _with_steps(seen, settings, status, answer)
+
+
+def maintain(seen: Observed, settings: Settings, status: JobStatus) -> JobStatus:
+    """R13, R20: what may change only while no attempt is being prepared: the condemned, and the rows of those outside the attempt."""
+    touch = workers.Touch(members=frozenset(member.id for member in pods.current_plan(seen).members))
+    return workers.settle(seen, settings, _with_condemned(seen, status), touch)
+
+
+def forget_resume_request(seen: Observed, status: JobStatus) -> JobStatus:
+    """R12: `spec.resumeFrom` was taken out, so the same value may be asked for again."""
+    taken_out = seen.spec is not None and seen.spec.resume_from is None and bool(status.honoured_resume_from)
+    return replace(status, honoured_resume_from="") if taken_out else status
+
+
+def _with_finished(seen: Observed) -> tuple[WorkerStatus, ...]:
+    """R31: a worker's state `Finished` survives its pod's end."""
+    number = pods.current_attempt(seen).number
+    members = {member.id: member.uid for member in pods.current_plan(seen).members}
+    done = {
+        pod.worker_id for pod in seen.pods if members.get(pod.worker_id) == pod.uid and pods.has_finished(pod, number)
+    }
+    return tuple(replace(row, state="Finished") if row.id in done else row for row in seen.status.workers)
+
+
+def is_finished(seen: Observed, status: JobStatus) -> bool:
+    """R31: done is said, not inferred: by the coordinator, or by every member's last word."""
+    answer = pods.sidecar_of(seen)
+    states = {row.id: row.state for row in status.workers}
+    said_by_all = all(states.get(member.id) == "Finished" for member in pods.current_plan(seen).members)
+    return said_by_all or (answer is not None and answer.finished)
+
+
+def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+    plan = pods.current_plan(seen)
+    gone = set(answer.deleted)
+    left = tuple(number for number in status.checkpoints.condemned if number not in gone)
+    kept = tuple(info for info in answer.checkpoints if info.id not in gone)
+    checkpoints = _with_newest(replace(status.checkpoints, condemned=left), attempts.branch(plan), kept)
+    is_new = checkpoints.newest is not None and checkpoints.newest != seen.status.checkpoints.newest
+    fresh = is_new and checkpoints.newest is not None and checkpoints.newest.attempt == plan.attempt
+    return replace(
+        status,
+        checkpoints=checkpoints,
+        budget=budget.committed(status.budget) if fresh else status.budget,
+        step=max(status.step, answer.training.step) if is_new else status.step,
+    )
+
+
+def _with_newest(
+    checkpoints: CheckpointStatus, line: retention.Branch, infos: tuple[CheckpointInfo, ...]
+) -> CheckpointStatus:
+    """A coordinator may not know yet what prepare found: an older one never replaces a newer one."""
+    seen = attempts.found(checkpoints, line, infos)
+    old, new = checkpoints.newest, seen.newest
+    if new is None or (old is not None and (new.attempt, new.step) <= (old.attempt, old.step)):
+        return replace(seen, newest=old)
+    return seen
+
+
+def _with_condemned(seen: Observed, status: JobStatus) -> JobStatus:
+    """R13: deletion is authorised in status first, never while `Preparing`, and only once the attempt has started."""
+    answer = pods.sidecar_of(seen)
+    if answer is None or seen.spec is None or not pods.has_started(seen):
+        return status
+    known = status.checkpoints.condemned
+    spared = frozenset(known) | set(status.checkpoints.bad) | set(answer.deleted)
+    policy = retention.KeepLatest(seen.spec.keep_last)
+    doomed = retention.condemn(policy, attempts.branch(pods.current_plan(seen)), answer.checkpoints, spared)
+    return replace(status, checkpoints=replace(status.checkpoints, condemned=(*known, *sorted(doomed))))
+
+
+def _with_go(seen: Observed, status: JobStatus) -> JobStatus:
+    """R7: go was given."""
+    attempt = pods.current_attempt(seen)
+    if attempt.state == "Planned" and pods.has_started(seen):
+        return replace(status, attempt=replace(attempt, state="Started"))
+    return status
+
+
+def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+    """The first step at once, for the ledger; others with the next commit, or every `step_write` seconds."""
+    if answer.training.step < 0:
+        return status
+    marked = history.first_step(status, now=seen.now)
+    due = marked != status or seen.step_age_seconds >= settings.step_write
+    return replace(marked, step=max(marked.step, answer.training.step)) if due else status

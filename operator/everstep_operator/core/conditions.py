@@ -1,0 +1,98 @@
+"""Conditions: the truth for machines, each with a reason and a sentence that says what to do. No step, age or count that changes by itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from everstep_operator.core import leaving, pods, preparing
+from everstep_operator.core.model import Condition, JobStatus, Observed, Settings
+from everstep_operator.core.outcome import Outcome
+
+LONGEST = 4096
+
+
+def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
+    """All seven, always, as they are once the outcome's status is written."""
+    status = outcome.status_after(seen)
+    found = (
+        _valid(seen, outcome),
+        _ready(outcome),
+        _degraded(seen, settings, outcome, status),
+        _checkpoints(seen, outcome, status),
+        _suspended(outcome),
+        _result("Complete", status),
+        _result("Failed", status),
+    )
+    return tuple(Condition(c.type, c.status, c.reason, _cut(c.message)) for c in found)
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= LONGEST else message[: LONGEST - 1] + "…"
+
+
+def _valid(seen: Observed, outcome: Outcome) -> Condition:
+    if seen.spec is None:
+        return Condition("Valid", "False", "InvalidSpec", "; ".join(seen.problems) or "the spec cannot be read")
+    if outcome.trouble.is_users_fault:
+        return Condition("Valid", "False", outcome.trouble.reason, outcome.trouble.message)
+    return Condition("Valid", "True", "Accepted", "the spec is valid")
+
+
+def _ready(outcome: Outcome) -> Condition:
+    if outcome.phase == "Running" and outcome.reason == "Training":
+        return Condition("Ready", "True", "Training", outcome.message)
+    return Condition("Ready", "False", outcome.reason, outcome.message)
+
+
+def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobStatus) -> Condition:
+    attempt = status.attempt
+    if outcome.reason == "NotEnoughWorkers":
+        return Condition("Degraded", "True", outcome.reason, outcome.message)
+    if attempt is None or attempt.plan is None or seen.spec is None:
+        return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
+    have, wanted = len(attempt.plan.members), seen.spec.max_workers
+    if have >= wanted:
+        return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
+    return Condition(
+        "Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {_why_fewer(seen, settings, attempt.number)}"
+    )
+
+
+def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
+    current = seen.status.attempt
+    if current is None or current.plan is None or current.number != number:
+        return "more join when they can"
+    members = tuple(pod for pod in seen.pods if current.plan.member(pod.uid))
+    if not leaving.joiners(seen, settings):
+        return f"waiting for {preparing.missing(seen, settings, members)}"
+    if leaving.is_save_failing(seen):
+        return "more can join, but saves fail at present, and joining must not lose steps"
+    if pods.has_started(seen) and not pods.reports_steps(seen):
+        return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
+    return "more are about to join"
+
+
+def _checkpoints(seen: Observed, outcome: Outcome, status: JobStatus) -> Condition:
+    kind: Literal["CheckpointHealthy"] = "CheckpointHealthy"
+    answer = pods.sidecar_of(seen)
+    if outcome.trouble.reason:
+        return Condition(kind, "False", outcome.trouble.reason, outcome.trouble.message)
+    if answer is not None and answer.failing is not None:
+        return Condition(
+            kind, "False", "CheckpointFailing", f"saves fail ({answer.failing.reason}): {answer.failing.message}"
+        )
+    if status.checkpoints.newest is None:
+        return Condition(kind, "Unknown", "NoneYet", "no checkpoint was committed yet")
+    return Condition(kind, "True", "Committed", "the newest checkpoint is complete")
+
+
+def _suspended(outcome: Outcome) -> Condition:
+    if outcome.phase == "Suspended":
+        return Condition("Suspended", "True", "Suspended", "spec.suspend is true; set it to false to go on")
+    return Condition("Suspended", "False", "NotSuspended", "the job is not suspended")
+
+
+def _result(kind: Literal["Complete", "Failed"], status: JobStatus) -> Condition:
+    if status.result == kind:
+        return Condition(kind, "True", status.result_reason, status.result_message)
+    return Condition(kind, "False", "NotFinished" if not status.result else status.result_reason, "")

@@ -1,0 +1,149 @@
+"""R7, R19, R25, R28, R32: what ends the attempt that is Planned or Started, and under which cause the next one begins."""
+
+from __future__ import annotations
+
+from everstep_protocol.messages import Over, SidecarStatus
+from everstep_protocol.plan import Cause
+
+from everstep_operator.core import leaving, pods, suspicion
+from everstep_operator.core.attempts import Ending
+from everstep_operator.core.model import Observed, PodView, Settings
+from everstep_operator.core.suspicion import Loss
+
+LOSS_CAUSES: dict[str, Cause] = {"node": "node-lost", "reboot": "node-lost", "pod": "node-lost", "trainer": "crash"}
+
+
+def find(seen: Observed, settings: Settings) -> Ending | None:
+    """The end of the running attempt, the surest first; None: it goes on."""
+    lost = suspicion.losses(seen, settings)
+    answer = pods.sidecar_of(seen)
+    if answer and answer.over:
+        return _by_word(seen, settings, answer.over, lost)
+    if lost:
+        return _by_loss(seen, lost)
+    return leaving.graceful(seen, settings) or _by_timer(seen, settings, answer)
+
+
+def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, ...]) -> Ending:
+    """R32: the coordinator said that the attempt is over; what happened to a pod or a node comes before what its peers felt."""
+    if over.cause == "stopped":
+        return _stopped(seen, settings, lost)
+    if over.cause == "bad-checkpoint":
+        return Ending("bad-checkpoint", over.message, seen.sidecar_age_seconds, bad=over.bad)
+    return _real_cause(seen, over, lost) or Ending(_spoken_cause(over), over.message, seen.sidecar_age_seconds)
+
+
+def _spoken_cause(over: Over) -> Cause:
+    if over.cause == "hang":
+        return "hang"
+    return "not-delivered" if over.cause == "not-started" else "crash"
+
+
+def _stopped(seen: Observed, settings: Settings, lost: tuple[Loss, ...]) -> Ending:
+    """R19: save-and-stop is done and committed; the next attempt is for what it was asked for."""
+    gone = leaving.leaving_members(seen)
+    if gone:
+        return leaving.departure(gone)
+    change = leaving.planned_change(seen, settings)
+    if change:
+        return change
+    if lost:
+        return _by_loss(seen, lost)
+    return Ending("grow", "stopped for a change that is not needed any more", seen.leave_age_seconds or 0.0)
+
+
+def _real_cause(seen: Observed, over: Over, lost: tuple[Loss, ...]) -> Ending | None:
+    """R32: a member that leaves or is lost explains its peers' broken connections; only its own crash explains a crash."""
+    peers_only = over.cause in ("peer-lost", "launcher-gone", "not-started")
+    victims = tuple(loss for loss in lost if loss.kind != "trainer" and (peers_only or _is_at(seen, over.uid, loss.id)))
+    if victims:
+        return _by_loss(seen, victims)
+    gone = tuple(pod for pod in _going(seen) if peers_only or pod.uid == over.uid)
+    if gone:
+        return leaving.departure(gone)
+    return _on_silent_node(seen) if peers_only else None
+
+
+def _is_at(seen: Observed, uid: str, worker: int) -> bool:
+    member = pods.current_plan(seen).member(uid)
+    return member is not None and member.id == worker
+
+
+def _going(seen: Observed) -> tuple[PodView, ...]:
+    """Members that leave, by the API or by their own launcher's SIGTERM, which may be heard first."""
+    answer = pods.sidecar_of(seen)
+    told = {member.uid for member in answer.members if member.leaving} if answer else set()
+    known = {pod.uid for pod in leaving.leaving_members(seen)}
+    return tuple(pod for pod in seen.pods if pod.uid in told | known)
+
+
+def _on_silent_node(seen: Observed) -> Ending | None:
+    """Peers lost a connection and a kubelet is silent too: two independent causes."""
+    plan = pods.current_plan(seen)
+    silent = [member for member in plan.members if pods.is_node_bad(seen, member.node)]
+    if not silent:
+        return None
+    lost = tuple(Loss(m.id, m.node, "node", f"worker {m.id} on node {m.node} does not answer") for m in silent)
+    return _by_loss(seen, lost)
+
+
+def _by_loss(seen: Observed, lost: tuple[Loss, ...]) -> Ending:
+    """R25: the most serious loss names the cause. A pod that left before it was lost has left (R19)."""
+    worst = min(lost, key=lambda loss: ("node", "reboot", "pod", "trainer").index(loss.kind))
+    age = seen.training_age_seconds if pods.reports_steps(seen) and worst.kind == "node" else 0.0
+    given_up = frozenset(loss.id for loss in lost if loss.kind in ("node", "pod"))
+    return Ending(_loss_cause(seen, worst), "; ".join(loss.why for loss in lost), age, lost=given_up)
+
+
+def _loss_cause(seen: Observed, loss: Loss) -> Cause:
+    pod = pods.by_worker(seen).get(loss.id)
+    if loss.kind == "pod" and pod is None:
+        return "node-lost" if pods.is_node_bad(seen, loss.node) else "drain"
+    if loss.kind in ("pod", "trainer") and pod is not None and pods.is_leaving(pod):
+        return leaving.cause_of((pod,))
+    return LOSS_CAUSES[loss.kind]
+
+
+def _by_timer(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
+    """R26: no timer counts while we doubt ourselves."""
+    if suspicion.has_doubts(seen, settings):
+        return None
+    if not pods.has_started(seen):
+        return _not_delivered(seen, settings, answer)
+    return _not_training(seen, settings, answer)
+
+
+def _not_delivered(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
+    """R28: members without hello after `hello_deadline` are left out; a coordinator that does not answer is the one left out."""
+    if seen.attempt_age_seconds < settings.hello_deadline:
+        return None
+    absent = _absent(seen, settings, answer)
+    if not absent:
+        return None
+    names = ", ".join(f"worker {number}" for number in sorted(absent))
+    why = f"{names} did not take attempt {pods.current_attempt(seen).number} within {settings.hello_deadline:g} s"
+    return Ending("not-delivered", why, seen.attempt_age_seconds, lost=absent)
+
+
+def _absent(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> frozenset[int]:
+    plan = pods.current_plan(seen)
+    if answer is None or answer.pod_uid != plan.coordinator.uid:
+        return frozenset({plan.coordinator.id}) if seen.doubt.saw_other_node or len(plan.members) == 1 else frozenset()
+    states = {member.uid: member.state for member in answer.members}
+    absent = frozenset(member.id for member in plan.members if states.get(member.uid, "absent") == "absent")
+    if not absent and seen.attempt_age_seconds >= settings.start_deadline:
+        return frozenset({plan.coordinator.id})
+    return absent
+
+
+def _not_training(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
+    """R7's start-up deadline, and T alone: a hang. Only where steps are reported."""
+    if answer is None or not answer.training.library or answer.training.phase in ("stopped", "finished"):
+        return None
+    if answer.training.step < 0:
+        late, limit, what = seen.go_age_seconds, settings.start_deadline, "no first step"
+    else:
+        late, limit, what = seen.training_age_seconds, settings.hang_deadline, "no step"
+    if late < limit:
+        return None
+    return Ending("hang", f"{what} for {limit:g} s and nothing else is wrong: the trainers hang", late)

@@ -1,0 +1,153 @@
+"""R19: a change that is known beforehand first saves and stops: drain, eviction, preemption, shrink, grow, suspension.
+
+Prepare at once would fence the very checkpoint that the grace is for.
+"""
+
+from __future__ import annotations
+
+from everstep_protocol.plan import Cause
+
+from everstep_operator.core import pods, suspicion, workers
+from everstep_operator.core.attempts import Ending
+from everstep_operator.core.model import AskLeave, Observed, PodView, Settings
+
+
+def leaving_members(seen: Observed) -> tuple[PodView, ...]:
+    """Members of the running attempt whose pods are being deleted or were told that they will be."""
+    uids = {member.uid for member in pods.current_plan(seen).members}
+    return tuple(pod for pod in seen.pods if pod.uid in uids and pods.is_leaving(pod) and not _is_done(seen, pod))
+
+
+def _is_done(seen: Observed, pod: PodView) -> bool:
+    member = pods.current_plan(seen).member(pod.uid)
+    return member is not None and suspicion.has_finished(seen, member, pod, pods.current_attempt(seen).number)
+
+
+def cause_of(leaving: tuple[PodView, ...]) -> Cause:
+    """`preemption` where the scheduler said so, else `drain`."""
+    return "preemption" if any(pod.disruption == pods.PREEMPTED for pod in leaving) else "drain"
+
+
+def seconds_left(seen: Observed, settings: Settings, pod: PodView) -> float:
+    """R19: until save-and-stop must be over: the pod's grace less a margin, less what has passed."""
+    assert seen.spec is not None
+    grace = seen.spec.grace_seconds if pod.deletion_grace_seconds is None else pod.deletion_grace_seconds
+    return grace - settings.leave_margin - (pod.deletion_age_seconds or 0.0)
+
+
+def deadline(seen: Observed, settings: Settings, leaving: tuple[PodView, ...]) -> float:
+    """Seconds until the first of them must have saved. A pod that was only warned counts from when we asked."""
+    asked = seen.leave_age_seconds or 0.0
+    return min(
+        seconds_left(seen, settings, pod) - (asked if pod.deletion_age_seconds is None else 0.0) for pod in leaving
+    )
+
+
+def graceful(seen: Observed, settings: Settings) -> Ending | None:
+    """R19: members leave and have saved, or cannot save any more: nothing has begun to train, or the time is up."""
+    leaving = leaving_members(seen)
+    if not leaving:
+        return None
+    if pods.has_started(seen) and deadline(seen, settings, leaving) > 0:
+        return None
+    return departure(leaving)
+
+
+def departure(leaving: tuple[PodView, ...]) -> Ending:
+    """The attempt goes on without those that leave."""
+    cause = cause_of(leaving)
+    names = ", ".join(f"worker {pod.worker_id} on node {pod.node}" for pod in leaving)
+    verb = "was preempted by the scheduler" if cause == "preemption" else "was told to leave"
+    return Ending(cause, f"{names} {verb}", max(pod.deletion_age_seconds or 0.0 for pod in leaving))
+
+
+def planned_change(seen: Observed, settings: Settings) -> Ending | None:
+    """What else the attempt should be stopped for at a step of its own choice; None: nothing. R16: never while saves fail."""
+    if is_save_failing(seen):
+        return None
+    return _shrink(seen) or _grow(seen, settings)
+
+
+def is_save_failing(seen: Observed) -> bool:
+    """R16: planned changes wait for a fresh checkpoint; failures do not."""
+    answer = pods.sidecar_of(seen)
+    return answer is not None and answer.failing is not None
+
+
+def _shrink(seen: Observed) -> Ending | None:
+    assert seen.spec is not None
+    have, most = len(pods.current_plan(seen).members), seen.spec.max_workers
+    if have <= most:
+        return None
+    return Ending("shrink", f"spec.workers.max is {most}: {have - most} of {have} workers leave", _asked_age(seen))
+
+
+def _grow(seen: Observed, settings: Settings) -> Ending | None:
+    """More workers wait, long enough, and the job can stop without losing steps."""
+    count = len(joiners(seen, settings))
+    if not count or not _can_be_stopped_for_growth(seen) or _is_more_coming(seen, settings):
+        return None
+    return Ending("grow", f"{count} more worker{'s' if count > 1 else ''} can join", _asked_age(seen))
+
+
+def joiners(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """Usable pods outside the attempt that settled, as many as there is room for."""
+    assert seen.spec is not None
+    plan = pods.current_plan(seen)
+    settled = [
+        pod
+        for pod in workers.usable(seen, settings)
+        if plan.member(pod.uid) is None and pod.sidecar_age_seconds >= settings.grow_settle
+    ]
+    return tuple(settled[: max(0, seen.spec.max_workers - len(plan.members))])
+
+
+def _can_be_stopped_for_growth(seen: Observed) -> bool:
+    answer = pods.sidecar_of(seen)
+    if answer is None or not pods.has_started(seen) or not answer.training.library:
+        return False
+    return answer.training.step >= 0 and answer.training.phase != "finished"
+
+
+def _is_more_coming(seen: Observed, settings: Settings) -> bool:
+    """Another worker is about to be ready: take both in at once."""
+    wanted = {row.id for row in seen.status.workers if row.state == "Wanted"}
+    return any(_is_coming(seen, settings, pod) for pod in seen.pods if pod.worker_id in wanted)
+
+
+def _is_coming(seen: Observed, settings: Settings, pod: PodView) -> bool:
+    if pod.age_seconds >= settings.start_window or pod.waiting or pods.is_leaving(pod) or pods.is_over(pod):
+        return False
+    starting = bool(pod.node) and not (pod.phase == "Running" and pod.sidecar_running)
+    return (starting or pod.sidecar_age_seconds < settings.grow_settle) and not pods.is_node_bad(seen, pod.node)
+
+
+def _asked_age(seen: Observed) -> float:
+    return seen.leave_age_seconds or 0.0
+
+
+def request(seen: Observed, settings: Settings) -> AskLeave | None:
+    """R19: ask the coordinator once for save-and-stop; one that was given up may be asked again much later."""
+    seconds = _seconds_for_leave(seen, settings)
+    if seconds is None or not pods.has_started(seen) or _is_asked(seen, settings):
+        return None
+    head = pods.current_plan(seen).coordinator
+    return AskLeave(head.uid, head.ip, pods.current_attempt(seen).number, seconds)
+
+
+def _is_asked(seen: Observed, settings: Settings) -> bool:
+    age = seen.leave_age_seconds
+    if age is None:
+        return False
+    patience = settings.grow_deadline if leaving_members(seen) else 2 * settings.grow_deadline
+    return age < patience
+
+
+def _seconds_for_leave(seen: Observed, settings: Settings) -> float | None:
+    assert seen.spec is not None
+    leaving = leaving_members(seen)
+    if leaving:
+        return deadline(seen, settings, leaving)
+    if seen.spec.suspend or planned_change(seen, settings):
+        return settings.grow_deadline
+    return None

@@ -1,0 +1,144 @@
+"""What the pods and nodes of a job amount to: facts only, asked by every other module of the core."""
+
+from __future__ import annotations
+
+from everstep_protocol import codec
+from everstep_protocol.local import TerminationMessage
+from everstep_protocol.messages import SidecarStatus
+from everstep_protocol.plan import Plan
+
+from everstep_operator.core.model import AttemptStatus, NodeView, Observed, PodView, Settings
+
+PREEMPTED = "PreemptionByScheduler"
+
+
+def by_worker(seen: Observed) -> dict[int, PodView]:
+    """The pod of each worker id; there is one at most, its name is made of the id (R20)."""
+    return {pod.worker_id: pod for pod in seen.pods}
+
+
+def by_uid(seen: Observed) -> dict[str, PodView]:
+    """The pods by UID."""
+    return {pod.uid: pod for pod in seen.pods}
+
+
+def is_leaving(pod: PodView) -> bool:
+    """R19, R25: DisruptionTarget and deletionTimestamp mean that a worker leaves, never that it is lost."""
+    return pod.deletion_age_seconds is not None or bool(pod.disruption)
+
+
+def is_over(pod: PodView) -> bool:
+    """Whether the pod has ended for good: nothing in it will be started again."""
+    return pod.phase in ("Failed", "Succeeded")
+
+
+def has_finished(pod: PodView, attempt: int) -> bool:
+    """R31: whether this pod's launcher said `finished` of this very attempt, as its last word."""
+    return pod.trainer_terminated and last_word(pod) == ("finished", attempt)
+
+
+def last_word(pod: PodView) -> tuple[str, int]:
+    """(result, attempt) of the termination message; ("", 0) where it is not one of our launcher's."""
+    message = _termination(pod)
+    return (message.result, message.attempt) if message else ("", 0)
+
+
+def last_lines(pod: PodView) -> str:
+    """What the trainer printed last, from the termination message."""
+    message = _termination(pod)
+    return message.last_lines if message else pod.termination_message
+
+
+def _termination(pod: PodView) -> TerminationMessage | None:
+    try:
+        return codec.loads(TerminationMessage, pod.termination_message)
+    except codec.InvalidDocument:
+        return None
+
+
+def is_kubelet_silent(seen: Observed, node: NodeView) -> bool:
+    """R25, K: the lease is unchanged for half of its own duration, or the API server says NotReady or unreachable: one cause.
+
+    R26: when more than a third of the nodes (and at least 3) have stale leases, only the API server's own word counts.
+    """
+    if node.unreachable or not node.ready:
+        return True
+    stale = sum(_is_lease_stale(other) for other in seen.nodes.values())
+    return _is_lease_stale(node) and not (stale >= 3 and 3 * stale > len(seen.nodes))
+
+
+def _is_lease_stale(node: NodeView) -> bool:
+    return 0 < node.lease_duration_seconds / 2 <= node.lease_age_seconds
+
+
+def is_node_gone(seen: Observed, name: str) -> bool:
+    """Whether the pod's Node object was deleted."""
+    return bool(name) and name not in seen.nodes
+
+
+def is_given_up(seen: Observed, name: str) -> bool:
+    """R21: the Node object is gone or has `out-of-service`, a human's word: the only case in which a pod is deleted by force."""
+    return is_node_gone(seen, name) or (name in seen.nodes and seen.nodes[name].out_of_service)
+
+
+def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
+    """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
+    lost_here = {pod.node for pod in seen.pods if pod.worker_id in _lost_ids(seen) and not is_over(pod)}
+    return tuple(
+        sorted(
+            name
+            for name, node in seen.nodes.items()
+            if name in lost_here
+            or is_kubelet_silent(seen, node)
+            or node.out_of_service
+            or node.ready_age_seconds < settings.node_ready
+        )
+    )
+
+
+def _lost_ids(seen: Observed) -> set[int]:
+    return {row.id for row in seen.status.workers if row.state == "Lost"}
+
+
+def is_node_bad(seen: Observed, name: str) -> bool:
+    """Whether a pod there may not be counted on, wherever it was a member or not: K, or given up."""
+    return is_given_up(seen, name) or (name in seen.nodes and is_kubelet_silent(seen, seen.nodes[name]))
+
+
+def current_attempt(seen: Observed) -> AttemptStatus:
+    """`status.attempt` where the caller knows that there is one."""
+    assert seen.status.attempt is not None
+    return seen.status.attempt
+
+
+def current_plan(seen: Observed) -> Plan:
+    """The plan of an attempt that is Planned or Started."""
+    plan = current_attempt(seen).plan
+    assert plan is not None
+    return plan
+
+
+def sidecar_of(seen: Observed) -> SidecarStatus | None:
+    """The sidecar's answer, if it speaks of the current attempt."""
+    attempt = seen.status.attempt
+    if seen.sidecar is None or attempt is None or seen.sidecar.attempt != attempt.number:
+        return None
+    return seen.sidecar
+
+
+def has_started(seen: Observed) -> bool:
+    """R7: go was given, by status or by the coordinator's word."""
+    answer = sidecar_of(seen)
+    return current_attempt(seen).state == "Started" or (answer is not None and answer.gone)
+
+
+def reports_steps(seen: Observed) -> bool:
+    """Whether the script made an everstep.Checkpointer in this attempt."""
+    answer = sidecar_of(seen)
+    return answer is not None and answer.training.library
+
+
+def newest_step(seen: Observed) -> int:
+    """The newest step reported in this attempt or written in status, whichever is newer; -1: none."""
+    answer = sidecar_of(seen)
+    return max(seen.status.step, answer.training.step if answer else -1)

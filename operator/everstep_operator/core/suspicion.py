@@ -1,0 +1,178 @@
+"""R24-R27: when a member is lost. Kubelet (K), network (N) and training (T) are independent causes; C is conclusive alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from everstep_protocol.plan import Member
+
+from everstep_operator.core import pods
+from everstep_operator.core.model import Network, NodeView, Observed, PodView, Settings
+
+Kind = Literal["node", "pod", "trainer", "reboot"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What speaks against one member, and what speaks for it."""
+
+    kubelet: bool  # K
+    network: bool  # N
+    training: bool  # T
+    conclusive: str = ""  # C: one sentence, empty if there is none
+    alive: bool = False  # R24: a step was finished just now, so every member lives
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A member that the attempt has lost.
+
+    `node`: its node does not answer or is gone. `pod`: its pod ended or was taken away. `trainer`: its launcher's container
+    ended; `reboot`: its sandbox was made anew. In the last two the pod stays and may be a member again.
+    """
+
+    id: int
+    node: str
+    kind: Kind
+    why: str
+
+
+def is_lost(evidence: Evidence) -> bool:
+    """R25: conclusive | K and N | N and T. R24: nothing but a conclusive signal touches a job whose step advances."""
+    if evidence.conclusive:
+        return True
+    if evidence.alive:
+        return False
+    return evidence.network and (evidence.kubelet or evidence.training)
+
+
+def has_doubts(seen: Observed, settings: Settings) -> bool:
+    """R26: whether the observer itself is late or cut off from the API: then no timer of its own counts."""
+    return seen.doubt.loop_late_seconds >= settings.late_loop or not seen.doubt.saw_api
+
+
+def losses(seen: Observed, settings: Settings) -> tuple[Loss, ...]:
+    """Every member of the plan that is lost, by ascending id. A member that finished is never lost (R31)."""
+    attempt = pods.current_attempt(seen)
+    found = []
+    for member in sorted(pods.current_plan(seen).members, key=lambda member: member.id):
+        pod = pods.by_uid(seen).get(member.uid)
+        if has_finished(seen, member, pod, attempt.number):
+            continue
+        loss = _loss(seen, settings, member, pod)
+        if loss:
+            found.append(loss)
+    return tuple(found)
+
+
+def has_finished(seen: Observed, member: Member, pod: PodView | None, attempt: int) -> bool:
+    """R31: status remembers it, or the launcher's last word says it."""
+    written = any(row.id == member.id and row.state == "Finished" for row in seen.status.workers)
+    return written or (pod is not None and pods.has_finished(pod, attempt))
+
+
+def _loss(seen: Observed, settings: Settings, member: Member, pod: PodView | None) -> Loss | None:
+    sure = conclusive(seen, member, pod)
+    if sure:
+        return sure
+    if is_lost(evidence(seen, settings, member)):
+        return Loss(member.id, member.node, "node", f"worker {member.id} on node {member.node} does not answer")
+    return None
+
+
+def conclusive(seen: Observed, member: Member, pod: PodView | None) -> Loss | None:
+    """R25, C: terminal phase, Node object gone or out of service, pod gone, its IP on another pod, launcher container ended."""
+    who = f"worker {member.id}"
+    if pods.is_node_gone(seen, member.node):
+        return Loss(member.id, member.node, "node", f"node {member.node} of {who} was removed from the cluster")
+    if pods.is_given_up(seen, member.node):
+        return Loss(member.id, member.node, "node", f"node {member.node} of {who} is marked out-of-service")
+    if pod is None:
+        return Loss(member.id, member.node, "pod", f"the pod of {who} is gone")
+    if pods.is_over(pod):
+        return Loss(member.id, member.node, "pod", f"the pod of {who} ended ({pod.phase})")
+    if _network(seen, member).ip_taken:
+        return Loss(member.id, member.node, "node", f"the address of {who} belongs to another pod now")
+    if pod.ip and pod.ip != member.ip:
+        return Loss(member.id, member.node, "reboot", f"{who} came back with another address: its node was rebooted")
+    if pod.trainer_terminated:
+        return Loss(member.id, member.node, "trainer", f"the trainer container of {who} ended: {pods.last_lines(pod)}")
+    return None
+
+
+def evidence(seen: Observed, settings: Settings, member: Member) -> Evidence:
+    """K, N and T for one member; the conclusive signals are asked elsewhere."""
+    node = seen.nodes.get(member.node)
+    return Evidence(
+        kubelet=node is not None and pods.is_kubelet_silent(seen, node),
+        network=is_network_silent(seen, settings, member),
+        training=is_training_silent(seen, settings),
+        alive=is_progressing(seen, settings),
+    )
+
+
+def is_network_silent(seen: Observed, settings: Settings, member: Member) -> bool:
+    """R25, R26, N: most of the peers that live lost their connection to it, and our own probes failed, and we can trust them."""
+    network = _network(seen, member)
+    if network.failed_probes < settings.failed_probes or not _trusts_own_probes(
+        seen, settings, seen.nodes.get(member.node)
+    ):
+        return False
+    witnesses = [other for other in pods.current_plan(seen).members if other.uid != member.uid]
+    living = [w for w in witnesses if _network(seen, w).failed_probes < settings.failed_probes]
+    asked = min(network.asked, len(living))
+    if not living:
+        return True
+    return asked > 0 and 2 * network.lost_by > asked and not _sidecar_is_late(seen, settings)
+
+
+def _trusts_own_probes(seen: Observed, settings: Settings, node: NodeView | None) -> bool:
+    """R26: we reached somebody on another node; or nobody else is there to reach, and the API server itself gave up this node.
+
+    The second needs that it is not most of the cluster: then the fault is rather the control plane's or ours.
+    """
+    if has_doubts(seen, settings):
+        return False
+    if seen.doubt.saw_other_node:
+        return True
+    unreachable = sum(other.unreachable for other in seen.nodes.values())
+    return node is not None and node.unreachable and unreachable <= max(1, len(seen.nodes) // 3)
+
+
+def is_training_silent(seen: Observed, settings: Settings) -> bool:
+    """R25, T: no step for max(3 x usual, `training_silence`) by the trainers' clock. Before go nothing trains that could contradict N."""
+    if not pods.has_started(seen):
+        return seen.attempt_age_seconds >= settings.training_silence
+    answer = pods.sidecar_of(seen)
+    if answer is None or not answer.training.library or _sidecar_is_late(seen, settings):
+        return False
+    return seen.training_age_seconds >= step_limit(answer.training.usual_seconds, settings)
+
+
+def is_progressing(seen: Observed, settings: Settings) -> bool:
+    """R24: a step was finished so lately that every member lives. An old answer proves nothing: its age counts too."""
+    answer = pods.sidecar_of(seen)
+    if answer is None or not answer.training.library or answer.training.step < 0:
+        return False
+    age = seen.sidecar_age_seconds + answer.training.age_seconds
+    return age < step_limit(answer.training.usual_seconds, settings)
+
+
+def step_limit(usual_seconds: float, settings: Settings) -> float:
+    """How long a step may take before its absence counts, in seconds."""
+    return max(3 * usual_seconds, settings.training_silence)
+
+
+def is_any_suspected(seen: Observed) -> bool:
+    """Whether anything speaks against any pod, so that the next look must come soon."""
+    return any(network.failed_probes or network.lost_by for network in seen.networks.values())
+
+
+def _sidecar_is_late(seen: Observed, settings: Settings) -> bool:
+    """R26: a sidecar whose own loop was late voids its own evidence."""
+    return seen.doubt.sidecar_late_seconds >= settings.late_loop
+
+
+def _network(seen: Observed, member: Member) -> Network:
+    return seen.networks.get(member.uid, Network(lost_by=0, asked=0, failed_probes=0, ip_taken=False))

@@ -1,0 +1,170 @@
+"""R20: worker ids are given once. Which rows status should have, and which pods are made and deleted for them.
+
+A row is `Wanted` (a pod that is in no plan yet), `Joined` (member of the last plan), `Leaving` or `Lost` (counts 0; it stays only
+while its pod exists, and says why that pod must go), `Finished`. An id without a row is burnt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from everstep_operator.core import pods
+from everstep_operator.core.model import CreatePod, DeletePod, JobStatus, Observed, PodView, Settings, WorkerStatus
+from everstep_operator.core.suspicion import has_doubts
+
+LIVE = ("Wanted", "Joined")
+
+
+@dataclass(frozen=True)
+class Touch:
+    """Whom a settlement may touch: `members` of a running attempt never; `lost` ones are given up."""
+
+    members: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
+
+
+def settle(seen: Observed, settings: Settings, status: JobStatus, touch: Touch = Touch()) -> JobStatus:
+    """R20: the status with its rows as they should be: `spec.workers.max` ids that count, new ones for those that do not."""
+    assert seen.spec is not None
+    rows = [row for row in (_next(seen, settings, row, touch) for row in status.workers) if row]
+    rows = _without_surplus(seen, rows, touch, seen.spec.max_workers)
+    missing = max(0, seen.spec.max_workers - num_counted(rows, touch))
+    first = status.next_worker_id
+    rows += [WorkerStatus(number, "Wanted") for number in range(first, first + missing)]
+    return replace(status, workers=tuple(rows), next_worker_id=first + missing)
+
+
+def num_counted(rows: list[WorkerStatus], touch: Touch) -> int:
+    """Capacity in ids: those that work, will work, or have finished in the running attempt."""
+    return sum(row.state in LIVE or row.id in touch.members for row in rows)
+
+
+def _next(seen: Observed, settings: Settings, row: WorkerStatus, touch: Touch) -> WorkerStatus | None:
+    pod = pods.by_worker(seen).get(row.id)
+    here = replace(row, node=pod.node) if pod and pod.node else row
+    if row.id in touch.lost:
+        return replace(here, state="Lost")
+    if row.id in touch.members:
+        return here
+    if pod is None:
+        return row if row.state == "Wanted" and row.id not in seen.names_taken else None
+    if row.state in ("Lost", "Leaving"):
+        return here
+    if row.state == "Finished" or pods.is_leaving(pod):
+        return replace(here, state="Leaving")
+    if _is_worn_out(settings, here, pod) or _is_stranded(seen, settings, pod):
+        return replace(here, state="Lost")
+    return None if _avoids_in_vain(seen, settings, pod) else here
+
+
+def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
+    """Its pod ended, or its launcher ended with code 0. One that was never a member is replaced slowly: its successor may fail alike."""
+    ended = pods.is_over(pod) or (pod.trainer_terminated and pods.last_word(pod)[0] in ("finished", "left"))
+    return ended and (row.state == "Joined" or pod.age_seconds >= settings.replace_failed)
+
+
+def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
+    """On a node that takes no members, where no running attempt speaks for it. R26: not if we doubt ourselves."""
+    return bool(pod.node) and pods.is_node_bad(seen, pod.node) and not has_doubts(seen, settings)
+
+
+def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
+    """Pending because of nodes that are well again: affinity cannot be changed, so the id is burnt and another one made."""
+    pending = pod.phase == "Pending" and not pod.node and bool(pod.avoid)
+    return pending and not set(pod.avoid) & set(pods.suspect_nodes(seen, settings))
+
+
+def _without_surplus(seen: Observed, rows: list[WorkerStatus], touch: Touch, most: int) -> list[WorkerStatus]:
+    """Fewer are wanted: first those without a running pod go, then the highest ids; members of a running attempt stay."""
+    excess = num_counted(rows, touch) - most
+    spare = sorted(
+        (row for row in rows if row.state in LIVE and row.id not in touch.members), key=lambda r: _worth(seen, r)
+    )
+    dropped = {row.id for row in spare[: max(0, excess)]}
+    kept = (replace(row, state="Leaving") if row.id in dropped and row.state == "Joined" else row for row in rows)
+    return [row for row in kept if row.id not in dropped or row.state == "Leaving"]
+
+
+def _worth(seen: Observed, row: WorkerStatus) -> tuple[bool, bool, int]:
+    """Sort key: worth more comes later."""
+    pod = pods.by_worker(seen).get(row.id)
+    return (row.state == "Joined", pod is not None and pod.phase == "Running", -row.id)
+
+
+def live_ids(status: JobStatus) -> tuple[int, ...]:
+    """Ids that may be members of the next attempt, ascending."""
+    return tuple(sorted(row.id for row in status.workers if row.state in LIVE))
+
+
+def usable(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """Pods that can be members now, by ascending id."""
+    there = pods.by_worker(seen)
+    return tuple(there[i] for i in live_ids(seen.status) if i in there and not why_unusable(seen, settings, i))
+
+
+def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
+    """What stands in the way of this worker, for people; empty: it can be a member."""
+    pod = pods.by_worker(seen).get(worker)
+    if pod is None:
+        return "its pod is being created"
+    if pods.is_leaving(pod):
+        return "its pod is being deleted"
+    if pods.is_over(pod):
+        return f"its pod ended ({pod.phase})"
+    return _why_not_running(pod) or _why_not_trusted(seen, settings, pod)
+
+
+def _why_not_running(pod: PodView) -> str:
+    if pod.unschedulable:
+        return f"it cannot be scheduled: {pod.unschedulable}"
+    if pod.waiting:
+        return f"its container cannot start: {pod.waiting}"
+    if pod.trainer_terminated:
+        return "its trainer container ended and is being restarted"
+    if pod.phase != "Running" or not pod.sidecar_running or not pod.ip:
+        return f"it is starting on node {pod.node}" if pod.node else "it is being scheduled"
+    return ""
+
+
+def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
+    joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
+    if pods.is_node_bad(seen, pod.node):
+        return f"node {pod.node} does not answer"
+    if not joined and pod.node in pods.suspect_nodes(seen, settings):
+        return f"node {pod.node} came back a moment ago"
+    network = seen.networks.get(pod.uid)
+    silent = network is not None and network.failed_probes >= settings.failed_probes
+    if silent and not has_doubts(seen, settings) and seen.doubt.saw_other_node:
+        return f"its sidecar on node {pod.node} does not answer"
+    return ""
+
+
+def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
+    """R20: a pod for each wanted id that has none, never on a suspect node."""
+    there = pods.by_worker(seen)
+    avoid = pods.suspect_nodes(seen, settings)
+    wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
+    return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
+
+
+def strays(seen: Observed) -> tuple[DeletePod, ...]:
+    """R20: pods whose id is not in status. An id that status has not given yet means that our status is old: hands off."""
+    known = {row.id for row in seen.status.workers}
+    burnt = (pod for pod in seen.pods if pod.worker_id not in known and pod.worker_id < seen.status.next_worker_id)
+    return deletions(seen, tuple(burnt))
+
+
+def departures(seen: Observed) -> tuple[DeletePod, ...]:
+    """Pods of lost and leaving workers."""
+    gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
+    return deletions(seen, tuple(pod for pod in seen.pods if pod.worker_id in gone))
+
+
+def deletions(seen: Observed, doomed: tuple[PodView, ...]) -> tuple[DeletePod, ...]:
+    """R2, R21: each once, with preconditions; by force only where the node was given up."""
+    orders = []
+    for pod in sorted(doomed, key=lambda pod: pod.worker_id):
+        force = pods.is_given_up(seen, pod.node)
+        if force or pod.deletion_age_seconds is None:
+            orders.append(DeletePod(pod.name, pod.uid, pod.resource_version, force))
+    return tuple(orders)

@@ -1,0 +1,258 @@
+"""The coordinator's side of one attempt: hello and go, what ends it, what it knows of its members."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from everstep_protocol.messages import (
+    Ack,
+    Exited,
+    Hello,
+    HelloAnswer,
+    MemberState,
+    MemberSummary,
+    Over,
+    StopAnswer,
+    StopOrder,
+)
+from everstep_protocol.plan import Plan
+from everstep_protocol.records import FORMAT, Go
+
+from everstep_sidecar.client import pause
+from everstep_sidecar.commits import Commits
+from everstep_sidecar.core import causes, membership
+from everstep_sidecar.core import roll as rolls
+from everstep_sidecar.core.causes import Report
+from everstep_sidecar.core.membership import Heard
+from everstep_sidecar.pod import Pod
+from everstep_sidecar.stop_rounds import StopRounds, Ways
+from everstep_sidecar.store import go as go_files
+
+COLLECT_SECONDS = 0.1  # R32: reports that come within this time belong to one failure
+COLLECT_CAUSE_SECONDS = 0.4  # more, while all that was heard is peer-lost
+LAUNCHER_SECONDS = 20.0  # after a restart: how long to wait for the own launcher to connect again
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """One attempt, from hello to over. `on_higher` is told of higher attempts; `own_stop` answers a stop order for this pod."""
+
+    def __init__(
+        self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None], own_stop: Callable[[StopOrder], StopAnswer]
+    ) -> None:
+        self._pod = pod
+        self._plan = plan
+        self._own_stop = own_stop
+        self._roll = rolls.Roll(frozenset(member.uid for member in plan.members))
+        self._reports: list[Report] = []
+        self._states: dict[str, tuple[MemberState, float]] = {}
+        self._recovered = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping: asyncio.Task[None] | None = None
+        self._finishing = False
+        self.finished = False
+        self.commits = Commits(pod, plan, on_higher=on_higher)
+
+    @property
+    def over(self) -> Over | None:
+        """How the attempt ended, None while it has not."""
+        return self._roll.over
+
+    @property
+    def gone(self) -> bool:
+        """Whether go was given."""
+        return self._roll.gone
+
+    def start(self) -> None:
+        """Look whether this attempt has started before (R7), and what is on storage."""
+        self._spawn(self._recover())
+        self._spawn(self._learn_storage())
+
+    def close(self) -> None:
+        """A higher attempt exists."""
+        for task in self._tasks:
+            task.cancel()
+        self.commits.close()
+        self._pod.changes.stir()
+
+    async def hello(self, uid: str, hello: Hello, seconds: float | None = None) -> HelloAnswer | None:
+        """R7: held until go or over; None: `seconds` are over and others are missing."""
+        if not await self._pod.changes.wait(lambda: self._recovered, seconds):
+            return None
+        before = self._roll
+        self._roll, verdict = rolls.hear(self._roll, uid, hello)
+        if self._roll != before:
+            self._pod.changes.bump()
+        if verdict == "open":
+            self._spawn(self._open())
+        await self._pod.changes.wait(lambda: self._is_decided(uid, hello), seconds)
+        return self._hello_answer(uid, hello)
+
+    def exited(self, uid: str, exited: Exited) -> Ack:
+        """R32: a member's first bad end. The first report starts a short collection, then the cause is chosen."""
+        self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
+        if len(self._reports) == 1:
+            self._spawn(self._settle())
+        self._pod.changes.stir()
+        return self._pod.ack()
+
+    def state(self, uid: str, state: MemberState) -> Ack:
+        """What a member says of itself."""
+        before = self._summary_of(uid)
+        self._states[uid] = (state, time.monotonic())
+        if self._summary_of(uid) != before:
+            self._pod.changes.bump()
+        if not self._finishing and self._all_finished():
+            self._finishing = True
+            self._spawn(self._finish())
+        return self._pod.ack(finished=self.finished)
+
+    def leave(self, deadline_seconds: float) -> Ack:
+        """R19: begin a save-and-stop; one that is under way goes on."""
+        if self.over is None and (self._stopping is None or self._stopping.done()):
+            self._stopping = self._spawn(self._rounds().run(deadline_seconds))
+        return self._pod.ack()
+
+    def members(self) -> tuple[MemberSummary, ...]:
+        """One line a member."""
+        now = time.monotonic()
+        heard = {uid: Heard(state, now - at) for uid, (state, at) in self._states.items()}
+        return membership.summarize(self._plan, heard, ready=frozenset(self._roll.nonces), gone=self._roll.gone)
+
+    def end(self, over: Over) -> None:
+        """The attempt is over; the first cause stays."""
+        if self._roll.over is None:
+            _log.warning("attempt %d is over (%s): %s", self._plan.attempt, over.cause, over.message)
+        self._roll = rolls.ended(self._roll, over)
+        self._pod.changes.bump()
+
+    def _is_decided(self, uid: str, hello: Hello) -> bool:
+        roll = self._roll
+        return roll.gone or roll.over is not None or roll.nonces.get(uid) != hello.nonce
+
+    def _hello_answer(self, uid: str, hello: Hello) -> HelloAnswer | None:
+        if not self._is_decided(uid, hello):
+            return None
+        if self._roll.over is not None or self._roll.nonces.get(uid) != hello.nonce:
+            return HelloAnswer("over", highest=self._pod.highest)
+        remembered = self._pod.remembered
+        return HelloAnswer("go", self._plan.coordinator.ip, remembered.master_port, self._pod.highest)
+
+    async def _recover(self) -> None:
+        """R7: `go` that is there before anybody said hello means that this sidecar was restarted, or the pod was."""
+        attempt = self._plan.attempt
+        found = await self._insist(go_files.has_go, attempt)
+        if found:
+            link = self._pod.link
+            await self._pod.changes.wait(lambda: link.connected, LAUNCHER_SECONDS)
+            self._roll, goes_on = rolls.restarted_coordinator(
+                self._roll,
+                self._pod.remembered.nonces,
+                uid=self._pod.uid,
+                nonce=link.nonce,
+                still_running=attempt in (link.running, link.finished),
+            )
+            _log.info("go was found: the attempt %s", "goes on" if goes_on else "is over")
+            self.finished = await self._insist(go_files.is_finished, attempt)
+            if goes_on:
+                self._resume_stop()
+        self._recovered = True
+        self._pod.changes.bump()
+
+    def _resume_stop(self) -> None:
+        """R19 after a restart: confirmed orders are told again, others withdrawn, or ranks would wait for ever."""
+        remembered = self._pod.remembered
+        if remembered.stop_confirmed:
+            self._stopping = self._spawn(self._rounds().confirm(remembered.stop_step))
+        elif remembered.stop_step >= 0:
+            self._stopping = self._spawn(self._rounds().withdraw(remembered.stop_step))
+
+    async def _learn_storage(self) -> None:
+        tries = 0
+        while True:
+            try:
+                await self.commits.start()
+            except OSError as error:
+                _log.warning("cannot list the storage, will try again: %s", error)
+            else:
+                return
+            await pause(tries, first=0.2, largest=10.0)
+            tries += 1
+
+    async def _open(self) -> None:
+        """R7: plan.json, then go, exclusively; only then is anybody told."""
+        attempt = self._plan.attempt
+        port = await self._choose_port()
+        nonces = dict(self._roll.nonces)
+        if port is None or not await self._pod.remember(attempt, nonces=nonces, master_port=port):
+            return
+        await self._insist(go_files.write_plan, self._plan)
+        if not await self._insist(go_files.give_go, attempt, Go(FORMAT, self._plan.plan_id, nonces)):
+            self.end(Over("not-started", f"attempt {attempt} has been started before; it cannot start twice"))
+            return
+        self._roll = rolls.opened(self._roll)
+        _log.info("go for attempt %d", attempt)
+        self._pod.changes.bump()
+
+    async def _choose_port(self) -> int | None:
+        link, attempt = self._pod.link, self._plan.attempt
+        nonce = self._roll.nonces[self._pod.uid]
+        link.choose_port(attempt)
+        await self._pod.changes.wait(lambda: link.port is not None or not link.connected or link.nonce != nonce)
+        if link.port is None or link.nonce != nonce or link.port.attempt != attempt:
+            self.end(Over("launcher-gone", "the coordinator's trainer container ended before go", uid=self._pod.uid))
+            return None
+        return link.port.port
+
+    async def _settle(self) -> None:
+        await asyncio.sleep(COLLECT_SECONDS)
+        await self._pod.changes.wait(self._has_own_cause, COLLECT_CAUSE_SECONDS)
+        self.end(causes.over_of(causes.first_cause(tuple(self._reports)), self._plan))
+
+    def _has_own_cause(self) -> bool:
+        return any(report.exited.cause != "peer-lost" for report in self._reports)
+
+    def _all_finished(self) -> bool:
+        """R31: every member said so itself, after its own last snapshot was committed."""
+        return self.over is None and all(
+            member.uid in self._states and self._states[member.uid][0].state == "finished"
+            for member in self._plan.members
+        )
+
+    async def _finish(self) -> None:
+        await self._insist(go_files.mark_finished, self._plan.attempt)
+        self.finished = True
+        _log.info("attempt %d is finished and its last checkpoint is committed", self._plan.attempt)
+        self._pod.changes.bump()
+
+    def _rounds(self) -> StopRounds:
+        ways = Ways(own=self._own_stop, newest=self._newest_step, is_committed=self.commits.is_committed, end=self.end)
+        return StopRounds(self._pod, self._plan, ways)
+
+    def _newest_step(self) -> int:
+        return max((state.step for state, _ in self._states.values()), default=-1)
+
+    def _summary_of(self, uid: str) -> object:
+        state, _ = self._states.get(uid, (None, 0.0))
+        return state and (state.state, state.step >= 0, frozenset(state.lost_peers), state.leaving)
+
+    async def _insist(self, function: Callable[..., Any], *args: Any) -> Any:
+        """A call into the storage, repeated until it answers."""
+        tries = 0
+        while True:
+            try:
+                return await self._pod.storage(function, *args)
+            except OSError as error:
+                _log.warning("the storage failed, will try again: %s", error)
+            await pause(tries)
+            tries += 1
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

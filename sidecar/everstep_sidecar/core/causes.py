@@ -1,0 +1,64 @@
+"""R32: of several reports that came with one failure, the one that counts, and the sentence that says so."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from everstep_protocol.messages import Exited, Over
+from everstep_protocol.plan import Plan
+
+
+@dataclass(frozen=True)
+class Report:
+    """A member's Exited, with the time of death on the coordinator's own monotonic clock (seconds)."""
+
+    uid: str
+    exited: Exited
+    died_at: float
+
+
+def first_cause(reports: tuple[Report, ...]) -> Report:
+    """R32: peer-lost is what the others see of a failure, so anything else goes before it.
+
+    Then a killed process goes before one that raised, then the earlier one.
+    """
+    return min(reports, key=lambda report: (_rank_of_evidence(report.exited), report.died_at))
+
+
+def over_of(report: Report, plan: Plan) -> Over:
+    """How the attempt ended, for machines and for people."""
+    exited = report.exited
+    return Over(exited.cause, describe(report, plan), uid=report.uid, rank=exited.rank)
+
+
+def describe(report: Report, plan: Plan) -> str:
+    """`rank 2 (pod w3 on node-1) exited with code 1: <last lines>`."""
+    exited = report.exited
+    member = plan.member(report.uid)
+    where = f"pod w{member.id} on {member.node}" if member else f"pod {report.uid}"
+    is_gone = exited.cause == "launcher-gone"
+    head = f"the trainer container of {where} is gone" if is_gone else f"rank {exited.rank} ({where}) {_end(exited)}"
+    last_lines = exited.last_lines.strip()
+    return f"{head}: {last_lines}" if last_lines else head
+
+
+def _rank_of_evidence(exited: Exited) -> int:
+    if exited.cause == "peer-lost":
+        return 2
+    return 0 if exited.cause == "launcher-gone" or exited.signal is not None or exited.oom_killed else 1
+
+
+def _end(exited: Exited) -> str:
+    if exited.oom_killed:
+        return "ran out of memory (OOMKilled); raise the trainer's memory limit or use less"
+    if exited.signal is not None:
+        return f"was killed by signal {exited.signal} ({_signal_name(exited.signal)})"
+    return f"exited with code {exited.exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

@@ -1,0 +1,47 @@
+"""What the coordinator's answer says of each member: a sum of what the members said of themselves and of each other (R25's N)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from everstep_protocol.messages import MemberState, MemberSummary
+from everstep_protocol.plan import Plan
+
+FRESH_SECONDS = 3.0  # an older word of a member about its peers is no evidence
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A member's newest state and its age in seconds by the coordinator's monotonic clock."""
+
+    state: MemberState
+    age_seconds: float
+
+
+def summarize(
+    plan: Plan, heard: Mapping[str, Heard], *, ready: frozenset[str], gone: bool
+) -> tuple[MemberSummary, ...]:
+    """One line a member, in the plan's order. A member's own word about itself is never a vote for its loss."""
+    return tuple(_summary(member.uid, heard, ready, gone) for member in plan.members)
+
+
+def _summary(uid: str, heard: Mapping[str, Heard], ready: frozenset[str], gone: bool) -> MemberSummary:
+    others = [other for sender, other in heard.items() if sender != uid and other.age_seconds <= FRESH_SECONDS]
+    lost_by = sum(uid in other.state.lost_peers for other in others)
+    own = heard.get(uid)
+    leaving = own is not None and own.state.leaving
+    return MemberSummary(uid, _state(uid, own, ready, gone), lost_by, len(others), leaving)
+
+
+def _state(
+    uid: str, own: Heard | None, ready: frozenset[str], gone: bool
+) -> Literal["absent", "ready", "running", "stopped", "finished"]:
+    if own is not None and own.state.state == "finished":
+        return "finished"
+    if own is not None and own.state.state == "stopped":
+        return "stopped"
+    if gone:
+        return "running"
+    return "ready" if uid in ready else "absent"

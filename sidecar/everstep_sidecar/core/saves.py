@@ -1,0 +1,102 @@
+"""The coordinator's book of saves: which members have what, when to make the temporary directory, when to commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from everstep_protocol.messages import SaveNotice
+
+State = Literal["new", "making", "discarding", "open", "committing", "committed", "dropped"]
+Effect = Literal["none", "make", "commit"]
+KEPT = 50  # finished entries that are remembered, for members that ask late
+
+
+@dataclass(frozen=True)
+class Save:
+    """One step's save. `open`: its temporary directory is there."""
+
+    state: State = "new"
+    durable: frozenset[str] = frozenset()  # pod UIDs whose files and rank records are fsynced
+    stale: frozenset[str] = frozenset()  # must write again: their `durable` does not count until they said `ready` anew
+
+
+@dataclass(frozen=True)
+class Book:
+    """All saves of one attempt, by step."""
+
+    members: frozenset[str]
+    saves: Mapping[int, Save] = field(default_factory=dict)
+
+    def save(self, step: int) -> Save:
+        """The entry of a step, a new one if there is none."""
+        return self.saves.get(step, Save())
+
+
+def hear(book: Book, uid: str, notice: SaveNotice) -> tuple[Book, Effect]:
+    """What a member's notice leads to. Repeated ones change nothing: a restarted sidecar reports everything again."""
+    save = book.save(notice.step)
+    if save.state in ("committing", "committed", "dropped"):
+        return book, "none"
+    if save.state == "new":
+        # A restarted coordinator hears `durable` of a directory that it made before: making it again is safe (R14's look comes later).
+        return _with(book, notice.step, replace(_marked(save, uid, notice), state="making")), "make"
+    save = _marked(save, uid, notice)
+    if save.state in ("making", "discarding"):
+        return _with(book, notice.step, save), "none"
+    return _with(book, notice.step, save), "commit" if save.durable == book.members else "none"
+
+
+def made(book: Book, step: int) -> tuple[Book, Effect]:
+    """The temporary directory is there."""
+    save = replace(book.save(step), state="open")
+    return _with(book, step, save), "commit" if save.durable == book.members else "none"
+
+
+def committing(book: Book, step: int) -> Book:
+    """The commit has begun: one at a time for each step."""
+    return _with(book, step, replace(book.save(step), state="committing"))
+
+
+def settled(book: Book, step: int, *, committed: bool) -> Book:
+    """The commit is done, or given up for ever. The oldest finished entries are forgotten."""
+    book = _with(book, step, Save("committed" if committed else "dropped"))
+    finished = sorted(s for s, save in book.saves.items() if save.state in ("committed", "dropped"))
+    forgotten = set(finished[:-KEPT])
+    return replace(book, saves={s: save for s, save in book.saves.items() if s not in forgotten})
+
+
+def discarding(book: Book, step: int) -> Book:
+    """R16: what is on storage of this save is given up; every member writes its own part once more."""
+    return _with(book, step, Save("discarding", stale=book.members))
+
+
+def unmade(book: Book, step: int) -> Book:
+    """The temporary directory is not there: the next notice makes it."""
+    return _with(book, step, replace(book.save(step), state="new"))
+
+
+def retry(book: Book, step: int) -> Book:
+    """The commit failed because of the storage: what is durable stays so."""
+    return _with(book, step, replace(book.save(step), state="open"))
+
+
+def answer(book: Book, uid: str, step: int) -> Literal["write", "committed", "drop", "wait"]:
+    """What a member that asks is told."""
+    save = book.save(step)
+    if save.state == "committed":
+        return "committed"
+    if save.state == "dropped":
+        return "drop"
+    return "write" if save.state == "open" and uid not in save.durable else "wait"
+
+
+def _marked(save: Save, uid: str, notice: SaveNotice) -> Save:
+    if notice.stage == "durable":
+        return save if uid in save.stale else replace(save, durable=save.durable | {uid})
+    return replace(save, durable=save.durable - {uid}, stale=save.stale - {uid})
+
+
+def _with(book: Book, step: int, save: Save) -> Book:
+    return replace(book, saves={**book.saves, step: save})

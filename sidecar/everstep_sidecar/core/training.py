@@ -1,0 +1,22 @@
+"""T of R25: one view of this pod's trainers, from what each of them wrote in shared memory by its own clock."""
+
+from __future__ import annotations
+
+from everstep_protocol.messages import Training
+from everstep_protocol.shared_memory import PHASES, Progress
+
+_NANO = 1e-9
+
+
+def summarize(pages: tuple[Progress, ...], *, started_at_ns: int | None, now_ns: int) -> Training:
+    """The newest finished step and its age; `pages` are those of the current attempt only. None started: phase `none`."""
+    if started_at_ns is None:
+        return Training(False, -1, 0.0, 0.0, "none")
+    since_start = max(0.0, (now_ns - started_at_ns) * _NANO)
+    if not pages:
+        return Training(False, -1, since_start, 0.0, "starting")
+    newest = max(pages, key=lambda page: (page.step, page.step_at_ns))
+    age = max(0.0, (now_ns - newest.step_at_ns) * _NANO) if newest.step >= 0 else since_start
+    usual = max(page.usual_ns for page in pages) * _NANO
+    phase = PHASES[min(page.phase for page in pages)]
+    return Training(True, newest.step, age, usual, "starting" if phase == "none" else phase)  # type: ignore[arg-type]

@@ -1,0 +1,83 @@
+"""What /metrics tells. One registry a process; labels only from closed lists."""
+
+from __future__ import annotations
+
+import errno
+import time
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+REASONS: Final = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS", "ESTALE", "ENOENT", "invalid", "other")
+STAGES: Final = ("copy", "commit", "total", "verify")
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class Metrics:
+    """Counters exist at 0 from the start."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._saves = self._counter("saves", "Checkpoints committed by this sidecar (coordinator)")
+        self._bytes = self._counter("saved_bytes", "Bytes copied from memory to storage by this sidecar")
+        self._failures = self._counter("save_failures", "Failed tries to persist or commit, by reason", "reason")
+        self._seconds = Histogram(
+            "everstep_save_stage_seconds", "Seconds by stage", ["stage"], registry=self.registry, buckets=_BUCKETS
+        )
+        self._skipped = self._gauge("skipped_saves", "Saves that the trainers of this attempt skipped")
+        self._newest_step = self._gauge("newest_checkpoint_step", "Step of the newest complete checkpoint, -1: none")
+        self._newest_time = self._gauge("newest_checkpoint_time_seconds", "When it was committed (Unix time), 0: none")
+        self._since = self._gauge("steps_since_checkpoint", "Steps finished since the newest complete checkpoint")
+        self._attempt = self._gauge("attempt", "Attempt that this pod obeys, 0: none")
+        self._late = self._gauge("loop_late_seconds", "By how much the sidecar's own loop was late, worst of 5 s")
+        self._lost_peers = self._gauge("lost_peers", "Peers whose keepalive connection is lost")
+        self._newest_step.set(-1)
+        for reason in REASONS:
+            self._failures.labels(reason)
+        for stage in STAGES:
+            self._seconds.labels(stage)
+
+    def committed(self, step: int) -> None:
+        """A checkpoint was committed now."""
+        self._saves.inc()
+        self.newest(step)
+        self._newest_time.set(time.time())  # for people only (R27)
+
+    def newest(self, step: int) -> None:
+        """The newest complete checkpoint that is known."""
+        self._newest_step.set(step)
+
+    def copied(self, num_bytes: int) -> None:
+        """Bytes that reached the storage."""
+        self._bytes.inc(num_bytes)
+
+    def stage(self, name: str, seconds: float) -> None:
+        """How long one stage of one save took."""
+        self._seconds.labels(name).observe(seconds)
+
+    def failed(self, reason: str) -> None:
+        """A try failed; reasons beyond the list count as `other`."""
+        self._failures.labels(reason if reason in REASONS else "other").inc()
+
+    def observe(self, *, attempt: int, since: int, skipped: int, late_seconds: float, lost_peers: int) -> None:
+        """Gauges that are read when somebody asks."""
+        self._attempt.set(attempt)
+        self._since.set(since)
+        self._skipped.set(skipped)
+        self._late.set(late_seconds)
+        self._lost_peers.set(lost_peers)
+
+    def text(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"everstep_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"everstep_{name}", text, registry=self.registry)
+
+
+def reason_of(error: OSError) -> str:
+    """`ENOSPC`, `EIO`, ...: the error's symbolic name."""
+    return errno.errorcode.get(error.errno or 0, "other")

@@ -1,0 +1,95 @@
+"""R25's N: one idle TCP connection to each peer, kept alive by the kernels. They answer even when Python on either side starves.
+
+TCP_USER_TIMEOUT is left alone: it matters only with bytes in flight, and there are none; set, it would take the place of the count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import time
+from collections.abc import Callable
+
+from everstep_protocol.messages import Peer
+
+IDLE_SECONDS = 1
+INTERVAL_SECONDS = 1
+COUNT = 2
+CONNECT_SECONDS = 2.0
+RETRY_SECONDS = 0.5
+# The host, or the way to it, did not answer. Refused and reset are answers: the host lives.
+SILENCE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether an error of a connection means that nobody answered."""
+    return isinstance(error, TimeoutError) or (isinstance(error, OSError) and error.errno in SILENCE)
+
+
+class Peers:
+    """Watches the other members of the plan. `on_change` is called when a peer is lost or found again."""
+
+    def __init__(self, *, source_ip: str, port: int, on_change: Callable[[str, bool], None]) -> None:
+        self._source_ip = source_ip
+        self._port = port
+        self._on_change = on_change
+        self._tasks: dict[Peer, asyncio.Task[None]] = {}
+        self._lost_since: dict[str, float] = {}
+
+    def watch(self, peers: frozenset[Peer]) -> None:
+        """Watch exactly these."""
+        for peer in set(self._tasks) - peers:
+            self._tasks.pop(peer).cancel()
+            self._lost_since.pop(peer.uid, None)
+        for peer in peers - set(self._tasks):
+            self._tasks[peer] = asyncio.create_task(self._keep(peer))
+
+    def lost(self) -> dict[str, float]:
+        """Pod UID -> seconds since the kernel lost its connection."""
+        now = time.monotonic()
+        return {uid: now - since for uid, since in self._lost_since.items()}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        tasks = list(self._tasks.values())
+        self.watch(frozenset())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, peer: Peer) -> None:
+        while True:
+            try:
+                await self._hold(peer)
+            except (OSError, TimeoutError) as error:
+                self._note(peer.uid, is_silence(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hold(self, peer: Peer) -> None:
+        """One connection, until it ends. Raises what ended it; returns when the peer closed it."""
+        loop = asyncio.get_running_loop()
+        family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as connection:
+            connection.setblocking(False)
+            _keep_alive(connection)
+            connection.bind((self._source_ip, 0))
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await loop.sock_connect(connection, (peer.ip, self._port))
+            self._note(peer.uid, False)
+            while await loop.sock_recv(connection, 256):
+                pass
+
+    def _note(self, uid: str, silent: bool) -> None:
+        if silent and uid not in self._lost_since:
+            self._lost_since[uid] = time.monotonic()
+            self._on_change(uid, True)
+        elif not silent and self._lost_since.pop(uid, None) is not None:
+            self._on_change(uid, False)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(AttributeError):  # named so on Linux
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, COUNT)

@@ -1,0 +1,267 @@
+"""One attempt on this pod: old processes gone, share verified, hello, start once, then whatever happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from typing import Literal
+
+from everstep_protocol import codec, local
+from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training
+from everstep_protocol.plan import Member, Plan
+
+from everstep_sidecar.client import Refused, Unanswered, pause
+from everstep_sidecar.coordinator_link import CoordinatorLink
+from everstep_sidecar.core import training as trainings
+from everstep_sidecar.launcher_link import LauncherGone
+from everstep_sidecar.pod import Pod
+from everstep_sidecar.progress import now_ns
+from everstep_sidecar.saver import Saver, drop_foreign
+from everstep_sidecar.state_reporter import Stage, StateName, StateReporter, state_name
+from everstep_sidecar.stop_desk import StopDesk
+from everstep_sidecar.store import verify
+
+MISSING_SECONDS = 60.0  # R17: a file that is not seen is looked for this long before its checkpoint counts as bad
+RESENT_SECONDS = 1.0  # after a restart: how long a launcher may take to say again how the attempt ended
+_log = logging.getLogger(__name__)
+
+
+class AttemptRun:
+    """A member's part in one attempt; cancelled when a higher one is seen."""
+
+    def __init__(self, pod: Pod, plan: Plan, member: Member, coordinator: CoordinatorLink, desk: StopDesk) -> None:
+        self._pod = pod
+        self._plan = plan
+        self._member = member
+        self._coordinator = coordinator
+        self.desk = desk
+        self.saver = Saver(pod, plan, member, coordinator)
+        self._stage: Stage = "waiting"
+        self._confirmed_finished = False
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.saver.run())
+            group.create_task(self._report())
+            group.create_task(self._go_through())
+
+    def training(self) -> Training:
+        """R25's T, read from shared memory now."""
+        remembered = self._pod.remembered
+        has_trainers = self._stage != "waiting" and remembered.started and remembered.attempt == self._plan.attempt
+        started = remembered.started_at_ns if has_trainers else None
+        pages = self._pod.pages.progress(self._plan.attempt, self._num_processes)
+        return trainings.summarize(pages, started_at_ns=started, now_ns=now_ns())
+
+    def num_skipped_saves(self) -> int:
+        """Saves that this attempt's ranks skipped."""
+        pages = self._pod.pages.progress(self._plan.attempt, self._num_processes)
+        return max((page.num_skipped_saves for page in pages), default=0)
+
+    @property
+    def _num_processes(self) -> int:
+        low, high = self._member.ranks
+        return high - low
+
+    @property
+    def state_name(self) -> StateName:
+        """Where this member is in the attempt."""
+        return state_name(self._stage, self.training().phase)
+
+    async def _report(self) -> None:
+        def confirm() -> None:
+            self._confirmed_finished = True
+            self._pod.changes.stir()
+
+        await StateReporter(self._pod, self, self._plan.attempt, self._coordinator, on_finished=confirm).run()
+
+    async def _go_through(self) -> None:
+        nonce = await self._start_once()
+        if nonce is not None:
+            await self._watch(nonce)
+
+    # ------------------------------------------------------------ start
+
+    async def _start_once(self) -> str | None:
+        """R7: the nonce of the launcher that runs the attempt; None: it is over before it began here."""
+        link, attempt = self._pod.link, self._plan.attempt
+        bad: tuple[str, ...] | None = None
+        while True:
+            await self._pod.changes.wait(lambda: link.is_stopped(attempt - 1))
+            nonce = link.nonce
+            if self._pod.remembered.started:
+                return await self._found_started(nonce)
+            if bad is None:
+                bad = await self._verify()
+            elif (answer := await self._hello(nonce, bad)) is not None:
+                return await self._obey(answer, nonce)
+
+    async def _found_started(self, nonce: str) -> str | None:
+        """This sidecar was restarted in mid-attempt. The launcher must still have it, or say how it ended."""
+        link, attempt = self._pod.link, self._plan.attempt
+        self._stage = "started"
+        known = await self._pod.changes.wait(lambda: link.running == attempt or self._has_ended(nonce), RESENT_SECONDS)
+        if known:
+            return nonce
+        await self._exited("launcher-gone", None)
+        return None
+
+    async def _hello(self, nonce: str, bad: tuple[str, ...]) -> HelloAnswer | None:
+        """Say hello until it is answered; None: the launcher changed meanwhile, begin again."""
+        link = self._pod.link
+        asked = asyncio.create_task(self._insist_on_hello(Hello(self._plan.attempt, self._plan.plan_id, nonce, bad)))
+        changed = asyncio.create_task(self._pod.changes.wait(lambda: link.nonce != nonce or not link.connected))
+        try:
+            await asyncio.wait({asked, changed}, return_when=asyncio.FIRST_COMPLETED)
+            return asked.result() if asked.done() else None
+        finally:
+            asked.cancel()
+            changed.cancel()
+
+    async def _insist_on_hello(self, hello: Hello) -> HelloAnswer:
+        tries = 0
+        while True:
+            try:
+                return await self._coordinator.hello(hello)
+            except (Unanswered, Refused) as error:
+                if tries == 0:
+                    _log.info("hello was not answered, asking again: %s", error)
+            await pause(tries, largest=0.5)
+            tries += 1
+
+    async def _obey(self, answer: HelloAnswer, nonce: str) -> str | None:
+        if answer.answer == "over":
+            self._stage = "ended"
+            return None
+        attempt = self._plan.attempt
+        remembered = await self._pod.remember(
+            attempt,
+            started=True,
+            started_at_ns=now_ns(),
+            master_addr=answer.master_addr,
+            master_port=answer.master_port,
+        )
+        if not remembered:
+            return None
+        if self._pod.link.nonce != nonce or not self._pod.link.connected:
+            await self._exited("launcher-gone", None)
+            return None
+        return await self._order_start(answer, nonce)
+
+    async def _order_start(self, answer: HelloAnswer, nonce: str) -> str | None:
+        self.desk.reset()
+        resume = self._plan.resume
+        start = local.Start(
+            attempt=self._plan.attempt,
+            plan=codec.dumps(self._plan),
+            ranks=self._member.ranks,
+            world=self._plan.world,
+            master_addr=answer.master_addr,
+            master_port=answer.master_port,
+            resume_dir="" if resume.kind == "none" else str(self._pod.settings.job_storage / resume.dir),
+        )
+        try:
+            self._pod.link.order(start)
+        except LauncherGone:
+            await self._exited("launcher-gone", None)
+            return None
+        self._stage = "started"
+        _log.info("attempt %d starts here with ranks %s", self._plan.attempt, list(self._member.ranks))
+        self._pod.changes.bump()
+        await asyncio.to_thread(drop_foreign, self._pod.settings.memory, self._plan.attempt)
+        return nonce
+
+    async def _verify(self) -> tuple[str, ...]:
+        """R17: the ids to report as bad; what is not seen is looked for again, up to a minute."""
+        index = self._plan.members.index(self._member)
+        until = time.monotonic() + MISSING_SECONDS
+        tries = 0
+        began = time.monotonic()
+        while True:
+            share = await self._verify_once(index)
+            if share is not None and share.ok:
+                self._pod.metrics.stage("verify", time.monotonic() - began)
+                return ()
+            if share is not None and (share.is_bad or time.monotonic() > until):
+                _log.error("checkpoint %s is bad: %s", self._plan.resume.dir, share)
+                return (self._plan.resume.id,)
+            await pause(tries, first=0.1, largest=2.0)
+            tries += 1
+
+    async def _verify_once(self, index: int) -> verify.Share | None:
+        count = len(self._plan.members)
+        try:
+            return await self._pod.storage(verify.verify_share, self._plan.resume, index=index, count=count)
+        except OSError as error:
+            _log.warning("the storage failed while %s was verified: %s", self._plan.resume.dir, error)
+            return None
+
+    # ------------------------------------------------------------ run and end
+
+    def _has_ended(self, nonce: str) -> bool:
+        link, attempt = self._pod.link, self._plan.attempt
+        exited = link.exited is not None and link.exited.attempt == attempt
+        return exited or link.finished == attempt or link.nonce != nonce or not link.connected
+
+    async def _watch(self, nonce: str) -> None:
+        link, attempt = self._pod.link, self._plan.attempt
+        await self._pod.changes.wait(lambda: self._has_ended(nonce))
+        if link.finished == attempt and link.nonce == nonce:
+            await self._finish()
+        elif link.exited is not None and link.exited.attempt == attempt and link.nonce == nonce:
+            await self._exited(self._cause(link.exited), link.exited)
+        else:
+            await self._exited("launcher-gone", None)
+
+    def _cause(self, exited: local.ProcessExited) -> Literal["crash", "peer-lost", "launcher-gone"]:
+        """A pod that leaves ends its trainers itself: no crash."""
+        if self._pod.link.leaving and (exited.signal == signal.SIGTERM or exited.exit_code == 128 + signal.SIGTERM):
+            return "launcher-gone"
+        return "peer-lost" if exited.peer_lost else "crash"
+
+    async def _exited(
+        self, cause: Literal["crash", "peer-lost", "launcher-gone"], end: local.ProcessExited | None
+    ) -> None:
+        """Tell the coordinator, until it knows."""
+        self._stage = "ended"
+        self._pod.changes.bump()
+        died_at = time.monotonic()
+        tries = 0
+        while True:
+            with contextlib.suppress(Unanswered, Refused):
+                await self._coordinator.exited(self._exited_message(cause, end, time.monotonic() - died_at))
+                return
+            await pause(tries, largest=0.5)
+            tries += 1
+
+    def _exited_message(
+        self,
+        cause: Literal["crash", "peer-lost", "launcher-gone"],
+        end: local.ProcessExited | None,
+        age_seconds: float,
+    ) -> Exited:
+        if end is None:
+            return Exited(self._plan.attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds)
+        return Exited(
+            self._plan.attempt,
+            end.rank,
+            cause,
+            end.exit_code,
+            end.signal,
+            end.oom_killed,
+            end.last_lines[-2048:],
+            age_seconds,
+        )
+
+    async def _finish(self) -> None:
+        """R31: finished is said only after this pod's last snapshot is committed; the launcher stays until the coordinator knows."""
+        await self.saver.drained()
+        self._stage = "finished"
+        self._pod.changes.bump()
+        await self._pod.changes.wait(lambda: self._confirmed_finished)
+        with contextlib.suppress(LauncherGone):
+            self._pod.link.order(local.Exit("finished"))

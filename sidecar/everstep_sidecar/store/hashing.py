@@ -1,0 +1,57 @@
+"""XXH3-128 of files, in the same pass as the copy."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+from everstep_protocol.records import FileRecord
+
+from everstep_sidecar.store.files import FILES, Files
+
+BLOCK_BYTES = 8 * 1024 * 1024
+
+
+def hash_file(path: Path) -> FileRecord:
+    """Name, length and hash of a regular file, no symbolic link followed. Raises OSError, also for another kind of file."""
+    with open_regular(path) as source:
+        return _pump(source, None, path.name)
+
+
+def copy_and_hash(source: BinaryIO, target: Path, name: str, files: Files = FILES) -> FileRecord:
+    """Copy into `target`, whose folder must exist, fsync it, and say what was written, to be recorded as `name`."""
+    files.step("write", target)
+    with target.open("wb", buffering=0) as sink:
+        record = _pump(source, sink, name)
+        files.step("fsync", target)
+        os.fsync(sink.fileno())
+    return record
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open for reading; raises OSError for anything but a regular file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is not a regular file")
+    return os.fdopen(handle, "rb", buffering=0)
+
+
+def _pump(source: BinaryIO, sink: BinaryIO | None, name: str) -> FileRecord:
+    digest = xxhash.xxh3_128()
+    block = memoryview(bytearray(BLOCK_BYTES))
+    total = 0
+    while count := source.readinto(block):  # type: ignore[attr-defined]
+        digest.update(block[:count])
+        if sink is not None:
+            _write_all(sink, block[:count])
+        total += count
+    return FileRecord(name, total, digest.hexdigest())
+
+
+def _write_all(sink: BinaryIO, data: memoryview) -> None:
+    while data:
+        data = data[sink.write(data) :]

@@ -1,0 +1,87 @@
+"""A trainer that writes down what it did: one JSON line a step and rank in $RECORD_DIR. Deterministic at any world size.
+
+Environment: STEPS (200), GLOBAL_BATCH (24), DATASET (960 samples), SEED (0), STEP_SECONDS (0: how long a step takes at least; while
+$RECORD_DIR/hurry exists it is ignored).
+"""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import everstep
+import torch
+import torch.distributed as dist
+from torch import nn
+
+STEPS = int(os.environ.get("STEPS", "200"))
+GLOBAL_BATCH = int(os.environ.get("GLOBAL_BATCH", "24"))
+DATASET = int(os.environ.get("DATASET", "960"))
+SEED = int(os.environ.get("SEED", "0"))
+STEP_SECONDS = float(os.environ.get("STEP_SECONDS", "0"))
+
+
+class Numbers:
+    """Sample i is a fixed input and its target."""
+
+    def __len__(self) -> int:
+        return DATASET
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(SEED * 1_000_003 + index)
+        inputs = torch.randn(7, generator=generator)
+        return {"id": torch.tensor(index), "inputs": inputs, "target": torch.sin(inputs.sum()).reshape(1)}
+
+
+def build_model() -> nn.Module:
+    """Small, with sizes that no world size divides. Sharded where this torch can train so on the CPU."""
+    torch.manual_seed(SEED)
+    model = nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 1))
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13):
+        return nn.parallel.DistributedDataParallel(model)
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer)
+    return fully_shard(model)
+
+
+def read_attempt() -> int:
+    """The attempt that the plan names; 0 outside a cluster."""
+    plan = os.environ.get("EVERSTEP_PLAN_FILE")
+    return json.loads(Path(plan).read_text())["attempt"] if plan else 0
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, world, attempt = dist.get_rank(), dist.get_world_size(), read_attempt()
+    records = Path(os.environ["RECORD_DIR"])
+    node = os.environ.get("NODE_NAME") or socket.gethostname()
+    dataset, model = Numbers(), build_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    sampler = everstep.data.ElasticSampler(len(dataset), global_batch=GLOBAL_BATCH, seed=SEED)
+    checkpointer = everstep.Checkpointer({"model": model, "optimizer": optimizer, "sampler": sampler}, every=10)
+    with (records / f"attempt-{attempt:04d}-rank-{rank}.jsonl").open("a", buffering=1) as file:
+        for step in checkpointer.steps(until=STEPS):
+            began = time.monotonic()
+            samples: list[int] = []
+            total = torch.zeros(())
+            for batch, weight in sampler.micro_batches(step, dataset):
+                loss = (model(batch["inputs"]) - batch["target"]).square().mean()
+                (loss * weight).backward()
+                total += loss.detach() * weight / world
+                samples += batch["id"].tolist() if weight > 0 else []
+            optimizer.step()
+            optimizer.zero_grad()
+            dist.all_reduce(total)
+            line = {"attempt": attempt, "rank": rank, "world": world, "step": step, "samples": samples, "loss": total.item()}
+            file.write(json.dumps({**line, "node": node}) + "\n")
+            if not (records / "hurry").exists():
+                time.sleep(max(0.0, began + STEP_SECONDS - time.monotonic()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Fewer nodes than `min`: the job waits, says what for, and goes on when one is back."""
+
+from __future__ import annotations
+
+from kit import reference
+from kit.job import Space
+
+
+def test_waits_below_min_and_resumes(space: Space) -> None:
+    cluster = space.cluster
+    job = space.job(
+        "few",
+        command=["torchrun", "--nproc-per-node=1", "/scripts/trainer_probe.py"],
+        env=reference.environment(steps=1000, global_batch=24) | {"STEP_SECONDS": "0.1"},
+        workers=(3, 4),
+    )
+    first = job.wait_training(4)
+    committed = job.wait_commit()
+    lost = list(job.member_nodes().values())[2:]
+    for node in lost:
+        cluster.power_off(node)
+    job.wait_phase("Waiting", hang_seconds=120)
+    ready = job.condition("Ready")
+    assert ready["status"] == "False"
+    assert ready["reason"] == "NotEnoughWorkers"
+    assert "3" in ready["message"]
+    cluster.boot(lost[0])
+    job.wait_training(3, after_attempt=first, hang_seconds=180)
+    assert job.history()[-1]["resumedStep"] >= committed
+    assert job.status()["restarts"].get("crash", 0) == 0
+    reference.hurry(space.records)
+    job.wait_phase("Succeeded", hang_seconds=240)
+    assert job.final_lineage().steps == list(range(1000))

@@ -1,0 +1,71 @@
+"""A node is cut off and lives on: a zombie that still reaches the storage."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from everstep_protocol import storage
+from kit import faults, reference
+from kit.job import Job, Space
+from kit.waiting import wait_until
+
+
+def test_zombie_commits_nothing_and_stops_when_healed(space: Space) -> None:
+    """R5, R14: the old coordinator's sidecar is held after its look and before its rename, while the job recovers."""
+    cluster = space.cluster
+    job = space.job(
+        "zombie",
+        command=["torchrun", "--nproc-per-node=1", "/scripts/trainer_probe.py"],
+        env=reference.environment(steps=1200, global_batch=24) | {"STEP_SECONDS": "0.15"},
+    )
+    first = job.wait_training(4)
+    before = job.wait_commit()
+    coordinator = job.plan()["coordinator"]
+    node = next(iter(job.member_nodes().values()))
+    sidecar = cluster.container_pids(coordinator["uid"], faults.SIDECAR)
+
+    held_step = before + 20
+    with renames_held(sidecar[0], job, held_step, attempt=first):
+        held = job.folder / storage.temporary_name(held_step, first)
+        wait_until("everything but the rename is done", (held / storage.METADATA).exists, hang_seconds=60)
+        with faults.stopped(sidecar):
+            cluster.partition(node)
+            second = job.wait_training(3, after_attempt=first, hang_seconds=90)
+            committed = job.wait_commit(above=before)
+            verdicts = job.complete_checkpoints()
+    # The zombie's sidecar runs again: its rename comes now, its trainers hang in a collective or go on.
+    wait_until("the zombie's rename failed or its sidecar gave the save up", lambda: not held.exists(), hang_seconds=60)
+    for step, verdict in verdicts.items():
+        assert verdict.attempt in (first, second)
+        assert (verdict.attempt, step) == (first, step) if step <= before else verdict.attempt == second
+    zombie_trainers = faults.trainer_pids(cluster, coordinator["uid"])
+
+    cluster.heal(node)
+    wait_until(
+        "the zombie's trainers are gone",
+        lambda: not set(zombie_trainers) & set(faults.trainer_pids(cluster, coordinator["uid"])),
+        hang_seconds=120,
+    )
+    job.wait_training(4, after_attempt=second, hang_seconds=180)
+    reference.hurry(space.records)
+    job.wait_phase("Succeeded", hang_seconds=180)
+    assert committed > before
+    assert job.final_lineage().steps == list(range(1200))
+    resumed = {entry["number"]: entry["resumedStep"] for entry in job.history()}
+    assert resumed[second] == before, "what the zombie had not committed before the fence is never resumed from"
+
+
+@contextmanager
+def renames_held(pid: int, job: Job, step: int, *, attempt: int) -> Iterator[None]:
+    """Hold the process for a while at the entry of the rename that would commit this step: the instruction after R14's look."""
+    path = f"/everstep/storage/{job.name}/{storage.temporary_name(step, attempt)}"
+    inject = ("-e", "trace=rename,renameat,renameat2", "-e", "inject=rename,renameat,renameat2:delay_enter=20s")
+    tracer = subprocess.Popen(["strace", "-f", "-p", str(pid), "-P", path, *inject, "-o", "/dev/null"])
+    try:
+        yield
+    finally:
+        tracer.send_signal(signal.SIGINT)
+        tracer.wait(timeout=60)

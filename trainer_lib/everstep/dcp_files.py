@@ -1,0 +1,135 @@
+"""DCP's files: `.metadata` that any torch and Python can read, made durable; and read without running what a pickle says (B29)."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from everstep_protocol import storage
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import StorageMeta
+
+from everstep.console import say
+from everstep.flat import Path as KeyPath
+
+_METADATA_MODULE = "torch.distributed.checkpoint.metadata"
+_METADATA_CLASSES = frozenset(
+    {
+        "Metadata",
+        "MetadataIndex",
+        "TensorStorageMetadata",
+        "ChunkStorageMetadata",
+        "BytesStorageMetadata",
+        "TensorProperties",
+        "StorageMeta",
+        "_MEM_FORMAT_ENCODING",
+    }
+)
+_OTHERS = {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+class Writer(FileSystemWriter):
+    """Writes this rank's file, and as rank 0 `.metadata`, which holds no path: Python 3.13 pickles paths as no other can read."""
+
+    def stage(self, state_dict: Any) -> Any:
+        """The state is frozen already."""
+        return state_dict
+
+    def storage_meta(self) -> StorageMeta:
+        """Identity without a path."""
+        return StorageMeta(save_id=self.save_id)
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """As stock, then on the disk for sure: torch before 2.14 fsyncs the file before it is written."""
+        super().finish(metadata, results)
+        if self.sync_files:
+            fsync_path(Path(self.path) / storage.METADATA)
+            fsync_path(Path(self.path))
+
+
+class Reader(FileSystemReader):
+    """Reads `.metadata` through an allow list; a failure is told at once, by the rank that met it, with file and key (B28)."""
+
+    _at: Any = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
+        """The index. Raises pickle.UnpicklingError for anything that DCP does not write."""
+        with (Path(self.path) / storage.METADATA).open("rb") as file:
+            metadata = _MetadataUnpickler(file).load()
+        metadata.storage_meta = StorageMeta()
+        return metadata
+
+    def read_data(self, plan: Any, planner: Any) -> Any:
+        """As stock."""
+        try:
+            return super().read_data(plan, planner)
+        except BaseException as error:
+            say(f"loading failed on this rank: {self._where()}: {error!r}")
+            raise
+
+    def _slice_file(self, file: Any, sinfo: Any) -> Any:
+        self._at = sinfo
+        return super()._slice_file(file, sinfo)
+
+    def _where(self) -> str:
+        if self._at is None:
+            return str(self.path)
+        keys = {index.fqn for index, info in self.storage_data.items() if info == self._at}
+        return f"{Path(self.path) / self._at.relative_path}, key {', '.join(sorted(keys))}"
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("pathlib", "pathlib._local"):
+            return str  # a path is no use to us, and its class is not the same in every Python
+        if module == _METADATA_MODULE and name in _METADATA_CLASSES:
+            return super().find_class(module, name)
+        if (module, name) in _OTHERS:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"{storage.METADATA} names {module}.{name}, which DCP never writes")
+
+
+class SavePlanner(DefaultSavePlanner):
+    """Stock, for a state that is flat already; its paths go into `.metadata` as stock's would."""
+
+    def __init__(self, paths: dict[str, KeyPath]) -> None:
+        super().__init__(flatten_state_dict=False)
+        self._paths = paths
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+        """As stock without flattening."""
+        self.flatten_state_dict = False
+        super().set_up_planner(*args, **kwargs)
+        self.flatten_state_dict = True
+        self.mappings = self._paths
+
+
+class LoadPlanner(DefaultLoadPlanner):
+    """Stock, for flat keys; values are unpickled by torch's own allow list (`torch.serialization.add_safe_globals` widens it)."""
+
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False)
+
+    def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+        """Replace a value."""
+        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file or directory durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

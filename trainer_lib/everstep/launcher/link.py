@@ -1,0 +1,109 @@
+"""The connection to the sidecar: retried until it is there, made anew when the sidecar restarts. Training never waits for it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from everstep_protocol import local
+from everstep_protocol.codec import InvalidDocument
+
+from everstep.launcher.loop import Loop
+
+_RETRY_SECONDS = 0.05
+_LONGEST_LINE_BYTES = 16 << 20
+
+
+class Link:
+    """One connection at a time. What was sent while there was none is lost: `on_open` says again what still matters."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        path: Path,
+        *,
+        on_open: Callable[[], None],
+        on_message: Callable[[local.Message], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._path = path
+        self._on_open = on_open
+        self._on_message = on_message
+        self._say = say
+        self._socket: socket.socket | None = None
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    def open(self) -> None:
+        """Connect, and keep connected."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        try:
+            connection.connect(str(self._path))
+        except OSError:
+            connection.close()
+            self._loop.call_later(_RETRY_SECONDS, self.open)
+            return
+        self._socket = connection
+        self._received.clear()
+        self._unsent.clear()
+        self._loop.on_readable(connection.fileno(), self._read)
+        self._on_open()
+
+    def send(self, message: local.Message) -> None:
+        """Send, where there is a connection."""
+        if self._socket is not None:
+            self._unsent += local.encode(message)
+            self._write()
+
+    def close(self) -> None:
+        """Let go."""
+        if self._socket is not None:
+            self._loop.on_readable(self._socket.fileno(), None)
+            self._loop.on_writable(self._socket.fileno(), None)
+            self._socket.close()
+            self._socket = None
+
+    def _lost(self) -> None:
+        self.close()
+        self._say("the sidecar is gone; trainers go on, waiting for it to come back")
+        self._loop.call_later(_RETRY_SECONDS, self.open)
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._lost()
+            return
+        self._loop.on_writable(self._socket.fileno(), self._write if self._unsent else None)
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(self._received) > _LONGEST_LINE_BYTES:
+            self._lost()
+            return
+        self._received += data
+        *lines, rest = bytes(self._received).split(b"\n") if b"\n" in data else (self._received,)
+        self._received = bytearray(rest)
+        for line in lines:
+            self._take(bytes(line))
+
+    def _take(self, line: bytes) -> None:
+        try:
+            message = local.decode(line)
+        except InvalidDocument as error:
+            self._say(f"not understood from the sidecar: {error}")
+            return
+        if message is not None:
+            self._on_message(message)

@@ -1,0 +1,151 @@
+"""Processes: made, signalled and reaped here only. `spawn` is the seam behind which a warm fork may come."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_CHILD_SUBREAPER = 36
+# The kernel resets handlers at exec, but what is ignored stays ignored: Python ignores SIGPIPE and SIGXFSZ, the shim more.
+_RESET = frozenset(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to run for one rank. `own_group`: in a session and process group of its own."""
+
+    rank: int
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    own_group: bool = True
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that runs, and the reading ends of its standard output and standard error."""
+
+    rank: int
+    pid: int
+    output: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a process ended: an exit code, or the signal that ended it."""
+
+    rank: int
+    exit_code: int | None
+    signal: int | None
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == 0
+
+
+def spawn(launch: Launch) -> Process:
+    """Start one process: default signal handlers, none of the launcher's files or sockets. Raises OSError, e.g. program not found."""
+    path = find_program(launch.argv[0], launch.environment)
+    ends = [*os.pipe(), *os.pipe()]
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, ends[1], 1), (os.POSIX_SPAWN_DUP2, ends[3], 2)]
+        pid = os.posix_spawn(
+            path,
+            launch.argv,
+            dict(launch.environment),
+            file_actions=actions,
+            setsid=launch.own_group,
+            setsigmask=(),
+            setsigdef=_RESET,
+        )
+    except OSError:
+        os.close(ends[0])
+        os.close(ends[2])
+        raise
+    finally:
+        os.close(ends[1])
+        os.close(ends[3])
+    return Process(launch.rank, pid, (ends[0], ends[2]))
+
+
+def find_program(name: str, environment: Mapping[str, str]) -> str:
+    """Where a program is, as a shell would find it. Raises FileNotFoundError."""
+    path = shutil.which(name, path=environment.get("PATH", os.defpath))
+    if path is None:
+        raise FileNotFoundError(2, f"{name}: no such program here, or it may not be executed", name)
+    return path
+
+
+def send_signal(pid: int, number: int, *, group: bool) -> None:
+    """Signal a process, or the group that it leads; nothing where it is gone."""
+    with suppress(ProcessLookupError, PermissionError):
+        if group:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def reap(leaders: Container[int]) -> Iterator[tuple[int, int]]:
+    """(pid, wait status) of every child that has ended, adopted orphans included.
+
+    The group of a leader is killed while its id is still held by the dead leader: what it left behind must not live on (and the
+    id cannot yet be another's).
+    """
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None:
+            return
+        if ended.si_pid in leaders:
+            send_signal(ended.si_pid, signal.SIGKILL, group=True)
+        yield os.waitpid(ended.si_pid, 0)
+
+
+def describe_exit(rank: int, status: int) -> Exit:
+    """An Exit from a wait status."""
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(rank, code, None) if code >= 0 else Exit(rank, None, -code)
+
+
+def become_subreaper() -> bool:
+    """Adopt the orphans of all descendants, as PID 1 does by nature. False where the system does not offer it."""
+    try:
+        import ctypes  # some small interpreters are built without it
+
+        return int(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+    except (ImportError, OSError, AttributeError):
+        return False
+
+
+def descendants() -> frozenset[int]:
+    """Every process below this one, zombies included."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return frozenset(found)
+
+
+def kill_all(pids: Sequence[int] | frozenset[int]) -> None:
+    """SIGKILL each of them."""
+    for pid in pids:
+        send_signal(pid, signal.SIGKILL, group=False)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in os.listdir("/proc"):  # noqa: PTH208 - many names, no need for paths
+        if entry.isdigit():
+            with suppress(OSError):  # it ended meanwhile
+                text = Path("/proc", entry, "stat").read_bytes()
+                yield int(entry), int(text[text.rindex(b")") + 2 :].split()[1])

@@ -1,0 +1,271 @@
+"""What the launcher obeys, reports and when it ends. One attempt runs at a time; losing the sidecar never stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+import uuid
+from pathlib import Path
+
+from everstep_protocol import codec, local
+
+from everstep.launcher import host, master, processes, starter
+from everstep.launcher.cause import Failure
+from everstep.launcher.interpreter import find_torchrun_interpreter
+from everstep.launcher.link import Link
+from everstep.launcher.loop import Loop
+from everstep.launcher.output import Console
+from everstep.launcher.probe import LibuvProbe
+from everstep.launcher.settings import Settings
+from everstep.launcher.termination import write_termination_message
+from everstep.launcher.trainers import Trainers
+
+_PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_MARGIN_SECONDS = 5.0  # the launcher ends so long before the kubelet kills: the sidecar's last upload needs it
+_IDLE_SECONDS = 2.0  # a leaving launcher with nothing to wait for stays so long for the sidecar's word
+_CANNOT_START = 127  # as shells say it
+
+
+class Supervisor:
+    """R7: starts an attempt once, after go, and never while anything of an older one is left."""
+
+    def __init__(
+        self, settings: Settings, interpreter: tuple[str, ...], *, loop: Loop, console: Console, log: Path
+    ) -> None:
+        self._settings = settings
+        self._interpreter = interpreter
+        self._loop = loop
+        self._console = console
+        self._log = log
+        self._nonce = uuid.uuid4().hex
+        self._link = Link(loop, settings.socket, on_open=self._say_hello, on_message=self._obey, say=console.say)
+        self._probe = LibuvProbe(loop, self._begin_pending)
+        self._trainers: Trainers | None = None
+        self._attempt = 0  # the last that was started
+        self._stopped = 0  # the highest that was ordered to stop
+        self._stops: list[int] = []  # to be answered when nothing is left
+        self._pending: local.Start | None = None
+        self._report: local.ProcessExited | local.Finished | None = (
+            None  # of the last attempt; told again to a new sidecar
+        )
+        self._oom_kills: int | None = None
+        self._ports: frozenset[int] = frozenset()
+        self._kill_at: float | None = None  # when the kubelet will kill; None: nobody wants the pod to end
+        self._waits_for_exit = False  # leaving, with something in memory that the sidecar must still bring to storage
+        self._result: str | None = None  # why the launcher ends, once that is decided
+
+    def open(self) -> None:
+        """Begin to listen: signals, children, the sidecar."""
+        self._loop.on_signals((signal.SIGCHLD, signal.SIGTERM, *_PASSED_ON), self._hear)
+        if not processes.become_subreaper():
+            self._console.say("orphaned processes cannot be adopted here: they are ended only with their process group")
+        self._start_probe()
+        self._link.open()
+
+    # signals -------------------------------------------------------------------------------------
+
+    def _hear(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._reap()
+        elif number == signal.SIGTERM:
+            self._leave()
+        elif self._trainers is not None:
+            self._trainers.signal(number, groups=self._is_shell)
+
+    def _reap(self) -> None:
+        leaders = self._trainers.pids if self._trainers is not None else frozenset()
+        for pid, status in processes.reap(leaders):
+            if not self._probe.reaped(pid) and self._trainers is not None:
+                self._trainers.reaped(pid, status)
+
+    def _leave(self) -> None:
+        """SIGTERM: the pod is to end. A second one changes nothing."""
+        if self._kill_at is not None:
+            return
+        grace = self._settings.grace_seconds
+        margin = min(_MARGIN_SECONDS, grace / 2)
+        self._kill_at = time.monotonic() + grace
+        self._console.say(f"SIGTERM: the pod is to end within {grace:g} s")
+        self._link.send(local.Terminating(grace))
+        self._loop.call_later(grace - margin, lambda: self._end("left", margin / 5))
+        self._loop.call_later(grace - margin / 2, lambda: self._finish("left"))
+        self._waits_for_exit = isinstance(self._report, local.Finished)
+        if self._trainers is not None:
+            self._tell_trainers(self._trainers, grace - margin)
+        self._end_if_idle_later()
+
+    def _tell_trainers(self, trainers: Trainers, grace_seconds: float) -> None:
+        if starter.uses_library(self._settings, self._attempt):
+            self._waits_for_exit = True  # they save and stop at a step that all ranks agree on (R19)
+        else:
+            trainers.end(grace_seconds, groups=self._is_shell)
+
+    # the sidecar ---------------------------------------------------------------------------------
+
+    def _say_hello(self) -> None:
+        running = self._attempt if self._trainers is not None else 0
+        self._link.send(local.LauncherHello(self._nonce, self._settings.processes, running))
+        if self._kill_at is not None:
+            self._link.send(local.Terminating(max(0.0, self._kill_at - time.monotonic())))
+        if self._report is not None:
+            self._link.send(self._report)
+
+    def _obey(self, message: local.Message) -> None:
+        if isinstance(message, local.Stop):
+            self._obey_stop(message)
+        elif isinstance(message, local.Start):
+            self._obey_start(message)
+        elif isinstance(message, local.ChoosePort):
+            port = master.choose_port(self._ports)
+            self._ports |= {port}
+            self._link.send(local.PortChosen(message.attempt, port))
+        elif isinstance(message, local.Exit):
+            self._end(message.result, 0)
+
+    def _obey_stop(self, stop: local.Stop) -> None:
+        self._stopped = max(self._stopped, stop.attempt)
+        if self._pending is not None and self._pending.attempt <= stop.attempt:
+            self._pending = None
+        if self._attempt <= stop.attempt:
+            self._report = None
+        if self._trainers is None or self._attempt > stop.attempt:
+            self._link.send(local.Stopped(stop.attempt))
+            return
+        self._stops.append(stop.attempt)
+        self._trainers.end(stop.grace_seconds, groups=self._is_shell)
+
+    def _obey_start(self, start: local.Start) -> None:
+        """R7: an attempt starts once; one that was stopped or is older never does."""
+        if start.attempt <= max(self._attempt, self._stopped):
+            self._console.say(f"attempt {start.attempt} is not started again")
+            return
+        self._pending = start
+        if self._trainers is not None:
+            self._trainers.end(0)
+        self._begin_pending()
+
+    # the attempt ---------------------------------------------------------------------------------
+
+    def _begin_pending(self) -> None:
+        if self._pending is None or self._trainers is not None or self._probe.is_running or self._result:
+            return
+        start, self._pending = self._pending, None
+        self._attempt = start.attempt
+        self._report = None
+        self._oom_kills = host.count_oom_kills()
+        self._console.say(f"attempt {start.attempt}: ranks {start.ranks[0]} to {start.ranks[1] - 1} of {start.world}")
+        try:
+            self._begin(start)
+        except (OSError, ValueError) as error:
+            self._tell_failure(start.ranks[0], exit_code=_CANNOT_START, last_lines=f"everstep: cannot start: {error}")
+
+    def _begin(self, start: local.Start) -> None:
+        launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
+        self._trainers = Trainers(self._loop, self._console, on_failed=self._failed, on_gone=self._gone)
+        self._trainers.start(launches, prefixed=len(launches) > 1)
+
+    def _failed(self, failure: Failure) -> None:
+        seen = self._read_shim_report() if self._is_shell else None
+        if seen is not None:
+            self._tell(seen)
+            return
+        self._tell_failure(
+            failure.exit.rank,
+            exit_code=failure.exit.exit_code,
+            signal_number=failure.exit.signal,
+            peer_lost=failure.is_peer_lost,
+            last_lines=failure.last_lines,
+        )
+
+    def _gone(self) -> None:
+        """Nothing of the attempt is left."""
+        assert self._trainers is not None
+        succeeded = not self._trainers.failed
+        self._trainers = None
+        stops, self._stops = self._stops, []
+        for attempt in stops:
+            self._link.send(local.Stopped(attempt))
+        if succeeded:
+            self._report = local.Finished(self._attempt)
+            self._waits_for_exit = True
+            self._link.send(self._report)
+        if self._result is not None:
+            self._finish(self._result)
+        self._begin_pending()
+        self._end_if_idle_later()
+
+    def _tell_failure(
+        self,
+        rank: int,
+        *,
+        exit_code: int | None = None,
+        signal_number: int | None = None,
+        peer_lost: bool = False,
+        last_lines: str = "",
+    ) -> None:
+        self._tell(local.ProcessExited(self._attempt, rank, exit_code, signal_number, False, peer_lost, last_lines))
+
+    def _tell(self, exited: local.ProcessExited) -> None:
+        kills = host.count_oom_kills()
+        exited = dataclasses.replace(exited, oom_killed=kills is not None and kills > (self._oom_kills or 0))
+        how = f"exit code {exited.exit_code}" if exited.signal is None else f"signal {exited.signal}"
+        self._console.say(f"attempt {exited.attempt}: rank {exited.rank} ended with {how}; the others are ended")
+        self._report = exited
+        self._link.send(exited)
+        self._leave_word("failed")  # should this container be killed before it can say more
+
+    def _read_shim_report(self) -> local.ProcessExited | None:
+        try:
+            message = local.decode(starter.shim_report(self._settings, self._attempt).read_bytes())
+        except (OSError, codec.InvalidDocument):
+            return None
+        return message if isinstance(message, local.ProcessExited) else None
+
+    # the end -------------------------------------------------------------------------------------
+
+    def _end(self, result: str, grace_seconds: float) -> None:
+        """End what runs, then the launcher."""
+        self._result = self._result or result
+        if self._trainers is None:
+            self._finish(self._result)
+        else:
+            self._trainers.end(grace_seconds, groups=self._is_shell)
+
+    def _finish(self, result: str) -> None:
+        self._result = result
+        self._leave_word("failed" if result == "left" and isinstance(self._report, local.ProcessExited) else result)
+        self._console.flush(1.0)
+        self._loop.stop(0)
+
+    def _end_if_idle_later(self) -> None:
+        if self._kill_at is not None and self._is_idle:
+            self._loop.call_later(_IDLE_SECONDS, lambda: self._end("left", 0) if self._is_idle else None)
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._trainers is None and self._pending is None and not self._waits_for_exit
+
+    def _leave_word(self, result: str) -> None:
+        exited = self._report if isinstance(self._report, local.ProcessExited) else None
+        message = local.TerminationMessage(
+            attempt=self._attempt,
+            result=result,
+            exit_code=exited.exit_code if exited else None,
+            signal=exited.signal if exited else None,
+            last_lines=exited.last_lines if exited else "",
+        )
+        write_termination_message(self._log, message)
+
+    @property
+    def _is_shell(self) -> bool:
+        return self._settings.command.kind == "shell"
+
+    def _start_probe(self) -> None:
+        if "USE_LIBUV" in self._settings.environment:
+            return
+        try:
+            interpreter = self._interpreter or find_torchrun_interpreter(self._settings.environment.get("PATH", ""))
+        except ValueError:  # no python at all in the image: then there is no torch, either
+            return
+        self._probe.start(interpreter, self._settings.environment)

@@ -1,0 +1,31 @@
+"""The container's last word: what the kubelet keeps when the launcher has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+from everstep_protocol import codec
+from everstep_protocol.local import TerminationMessage
+
+LIMIT_BYTES = 4096  # the kubelet keeps no more
+
+
+def write_termination_message(path: Path, message: TerminationMessage) -> bool:
+    """False where it cannot be written. Not by rename: the kubelet mounts the file itself."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(encode(message))
+    except OSError:
+        return False
+    return True
+
+
+def encode(message: TerminationMessage) -> bytes:
+    """As JSON of at most LIMIT_BYTES; what is too long loses the beginning of its last lines."""
+    while len(raw := codec.dumps(message).encode()) > LIMIT_BYTES:
+        excess = max(1, (len(raw) - LIMIT_BYTES) // 6)  # a character takes up to 6 bytes (12 for a pair: come again)
+        message = dataclasses.replace(message, last_lines=message.last_lines[excess:])
+    return raw

@@ -1,0 +1,131 @@
+"""The local processes of one attempt, from their start until nothing of them is left."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+
+from everstep.launcher import processes
+from everstep.launcher.cause import WINDOW_SECONDS, Failure, choose_cause
+from everstep.launcher.loop import Loop, Timer
+from everstep.launcher.output import Console, Output
+from everstep.launcher.processes import Launch, Process
+
+_LOOK_AGAIN_SECONDS = 0.02
+
+
+class Trainers:
+    """Ends all when one ends badly, and says which was the cause; says when nothing is left.
+
+    `on_failed` comes once, before the others are killed, and not after `end`. `on_gone` comes once, when every process is
+    reaped and, with `adopts_orphans`, everything that they started is dead, too.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        console: Console,
+        *,
+        on_failed: Callable[[Failure], None],
+        on_gone: Callable[[], None],
+        adopts_orphans: bool = True,
+    ) -> None:
+        self._loop = loop
+        self._console = console
+        self._on_failed = on_failed
+        self._on_gone = on_gone
+        self._adopts_orphans = adopts_orphans
+        self._running: dict[int, tuple[Process, Launch]] = {}
+        self._outputs: dict[int, Output] = {}  # by rank
+        self._failures: list[Failure] = []
+        self._kill: Timer | None = None
+        self._look: Timer | None = None
+        self._ending = False
+        self._gone = False
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Those whose process group is theirs alone."""
+        return frozenset(pid for pid, (_, launch) in self._running.items() if launch.own_group)
+
+    @property
+    def failed(self) -> bool:
+        """Whether one ended badly, or all were told to end."""
+        return self._ending or bool(self._failures)
+
+    def start(self, launches: Sequence[Launch], *, prefixed: bool) -> None:
+        """Start them all. Raises OSError where one cannot be started; the others are then already told to end."""
+        for launch in launches:
+            try:
+                process = processes.spawn(launch)
+            except OSError:
+                self.end(0)
+                self._settle()
+                raise
+            self._running[process.pid] = (process, launch)
+            prefix = f"[rank {launch.rank}] ".encode() if prefixed else b""
+            self._outputs[launch.rank] = Output(self._loop, self._console, process.output, prefix)
+            self._outputs[launch.rank].open()
+
+    def signal(self, number: int, *, groups: bool = False) -> None:
+        """Pass a signal on to each of them; `groups`: to all that they started, too."""
+        for pid, (_, launch) in self._running.items():
+            processes.send_signal(pid, number, group=groups and launch.own_group)
+
+    def end(self, grace_seconds: float, *, groups: bool = False) -> None:
+        """TERM, and KILL to whole groups after the grace; a grace of 0 is KILL at once. A later call may shorten the time."""
+        if self._kill is not None:
+            self._kill.cancel()
+        if grace_seconds <= 0:
+            self._ending = True
+            self.signal(signal.SIGKILL, groups=True)
+            return
+        if not self._ending:
+            self.signal(signal.SIGTERM, groups=groups)
+        self._ending = True
+        self._kill = self._loop.call_later(grace_seconds, lambda: self.end(0))
+
+    def reaped(self, pid: int, status: int) -> None:
+        """A child was reaped: one of ours, or an orphan."""
+        process, _ = self._running.pop(pid, (None, None))
+        if process is not None:
+            self._note(processes.describe_exit(process.rank, status))
+        if not self._running and not self._is_judging:
+            self._settle()
+
+    @property
+    def _is_judging(self) -> bool:
+        return bool(self._failures) and not self._ending
+
+    def _note(self, ended: processes.Exit) -> None:
+        if ended.is_good or self._ending:
+            return
+        self._failures.append(Failure(ended, self._outputs[ended.rank].last_lines()))
+        if len(self._failures) == 1:
+            self._loop.call_later(WINDOW_SECONDS, self._judge)
+
+    def _judge(self) -> None:
+        if self._ending:
+            return
+        self._on_failed(choose_cause(self._failures))
+        self.end(0)
+        if not self._running:
+            self._settle()
+
+    def _settle(self) -> None:
+        """All leaders are gone: end what they left behind, then say so."""
+        if self._look is not None:
+            self._look.cancel()
+        if self._gone:
+            return
+        rest = processes.descendants() if self._adopts_orphans else frozenset()
+        if rest:
+            processes.kill_all(rest)
+            self._look = self._loop.call_later(_LOOK_AGAIN_SECONDS, self._settle)
+            return
+        self._gone = True
+        if self._kill is not None:
+            self._kill.cancel()
+        for output in self._outputs.values():
+            output.close()
+        self._on_gone()

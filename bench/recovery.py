@@ -11,12 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("tests/cluster", "trainer_lib")]
 
 from kit import product, reference
 from kit.job import Job, Space
@@ -75,7 +72,9 @@ def one_cycle(job: Job, *, lost: str, attempt: int) -> tuple[dict[str, Any], int
     cluster.power_off(node)
     shrunk = job.wait_training(3, after_attempt=attempt)
     first = min(record.at for record in job.records() if record.attempt == shrunk)
-    job.wait_until("the ledger has the first step", lambda: (entry_of(job, shrunk).get("seconds") or {}).get("firstStep"))
+    job.wait_until(
+        "the ledger has the first step", lambda: (entry_of(job, shrunk).get("seconds") or {}).get("firstStep")
+    )
     entry = entry_of(job, shrunk)
     cluster.boot(node)
     grown = job.wait_training(4, after_attempt=shrunk, hang_seconds=240)

@@ -27,7 +27,6 @@ sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from testcluster.cache import file_lock  # noqa: E402
 from testcluster.cluster import Cluster  # noqa: E402
-from testcluster.shell import CommandError  # noqa: E402
 
 
 def requirements() -> list[str]:
@@ -98,5 +97,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except (CommandError, RuntimeError, subprocess.CalledProcessError) as error:
+    except PermissionError as error:
+        sys.exit(f"product_image: {error}; as another user than root set EVERSTEP_CACHE to a folder of your own")
+    except (RuntimeError, subprocess.CalledProcessError) as error:
         sys.exit(f"product_image: {error}")

@@ -33,7 +33,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Look:
-    """The job at one moment. `world` is 0 while no attempt is planned."""
+    """The job at one moment. `world` is 0 while no attempt is planned; `step` counts finished steps, -1 is none heard of."""
 
     phase: str = ""
     message: str = ""
@@ -56,7 +56,7 @@ class Look:
 
 @dataclass(frozen=True)
 class LogStep:
-    """The last step that a trainer's log tells of."""
+    """The last step that a trainer's log tells of; as in the log, the first is 0."""
 
     step: int
     loss: float
@@ -82,7 +82,7 @@ def look_at(job: Document, pods: list[Document], events: list[Document], log: Lo
         cause=attempt.get("cause", ""),
         world=plan.get("world", 0),
         coordinator=_coordinator(plan, pods),
-        step=max(status.get("step", -1), log.step if log else -1),
+        step=max(status.get("step", -1), log.step + 1 if log else -1),
         loss=log.loss if log else None,
         newest=_newest(status),
         workers=tuple(sorted((_worker(pod, ranks) for pod in pods), key=lambda worker: worker.name)),

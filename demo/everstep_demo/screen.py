@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,7 +19,7 @@ from everstep_demo.looks import Look, Worker
 from everstep_demo.story import Story
 
 _BARS = "▁▂▃▄▅▆▇█"
-_NUM_EVENTS = 8
+_NUM_EVENTS = 6
 _PLAIN_EVERY_SECONDS = 5.0
 
 
@@ -72,7 +72,10 @@ def _nodes_table(shown: Shown) -> Table:
         power = "[red]off[/]" if node in shown.dark else "[green]on[/]"
         workers = [worker for worker in shown.look.workers if worker.node == node]
         for worker in workers:
-            table.add_row(node, power, *_worker_cells(worker))
+            # The API server goes on saying what a dead kubelet said last.
+            table.add_row(
+                node, power, *_worker_cells(replace(worker, state="silent") if node in shown.dark else worker)
+            )
         if not workers:
             table.add_row(node, power, "[dim]-[/]")
     for worker in shown.look.workers:

@@ -72,13 +72,15 @@ class Stage:
     def __init__(self, cluster: Cluster, progress: Progress) -> None:
         self.cluster = cluster
         self._progress = progress
-        self._was_up = cluster.is_up()
+        self._found_up: bool | None = None  # None: there is nothing of ours yet
 
     def build(self, example: Example) -> None:
         """Returns when the operator is ready and the job is applied. Each part says how long it took."""
         step = self._progress.step
         with step("a Kubernetes of four nodes"):
-            self.cluster.up()
+            found_up = self.cluster.is_up()
+            self.cluster.up()  # removes itself if it fails or is interrupted
+            self._found_up = found_up
         with step("the image of operator and sidecar"):
             image = product_image.build(self.cluster)
             self.cluster.load_image(image.archive)
@@ -137,7 +139,9 @@ class Stage:
 
     def strike(self) -> None:
         """Leaves nothing running that was not there before."""
-        if not self._was_up:
+        if self._found_up is None:
+            return
+        if not self._found_up:
             self.cluster.down()
             return
         with self._progress.step("removing the job and Everstep; the cluster was there before and stays"):

@@ -18,6 +18,7 @@ from everstep_sidecar.launcher_link import LauncherGone
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.run import AttemptRun
 from everstep_sidecar.stop_desk import StopDesk
+from everstep_sidecar.tasks import Tasks
 
 PING_SECONDS = 1.0
 STOP_GRACE_SECONDS = 2.0  # for scripts without the library that were stopped by plan: their own TERM handlers may save
@@ -30,10 +31,9 @@ class Agent:
     def __init__(self, pod: Pod) -> None:
         self._pod = pod
         self._intake = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(pod.on_failure)
         self._run_task: asyncio.Task[None] | None = None
         self._announcing = 0
-        self._is_left = False
         self.plan: Plan | None = None
         self.run: AttemptRun | None = None
         self.coordinator: Coordinator | None = None
@@ -51,15 +51,11 @@ class Agent:
     async def close(self) -> None:
         """End everything that runs."""
         self._end_run()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run beside; a failure is logged, never silent."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
+        """Run beside, until this sidecar ends."""
+        self._tasks.spawn(work)
 
     @property
     def member(self) -> Member | None:
@@ -88,7 +84,13 @@ class Agent:
         """As `see`, from where nothing can be awaited."""
         if attempt > max(self._pod.highest, self._announcing):
             self._announcing = attempt
-            self.spawn(self.see(attempt))
+            self.spawn(self._see_heard(attempt))
+
+    async def _see_heard(self, attempt: int) -> None:
+        try:
+            await self.see(attempt)
+        finally:
+            self._announcing = 0
 
     async def offer(self, plan: Plan) -> None:
         """R8: a plan, from the kubelet or over HTTP. Lower ones are ignored for ever, the same one is known already."""
@@ -137,9 +139,7 @@ class Agent:
         link = CoordinatorLink(self._pod.client, plan, self._pod.uid, self.coordinator)
         low, high = member.ranks
         self.run = AttemptRun(self._pod, plan, member, link, StopDesk(self._pod.pages, plan.attempt, high - low))
-        self._run_task = asyncio.create_task(self.run.run())
-        self._tasks.add(self._run_task)
-        self._run_task.add_done_callback(self._done)
+        self._run_task = self._tasks.spawn(self.run.run())
 
     def _end_run(self) -> None:
         if self._run_task is not None:
@@ -150,11 +150,6 @@ class Agent:
 
     def _grace_seconds(self) -> float:
         return STOP_GRACE_SECONDS if self.run is not None and self.run.desk.had_no_library else 0.0
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a part of this sidecar failed: %r", error, exc_info=error)
 
     async def _ping_peers(self) -> None:
         """R23: a slow look over HTTP, one peer a second; the answer carries the highest attempt."""

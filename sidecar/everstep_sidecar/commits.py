@@ -6,8 +6,8 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
 
 from everstep_protocol import names, storage
 from everstep_protocol.messages import CheckpointInfo, SaveAnswer, SaveFailure, SaveNotice
@@ -18,6 +18,7 @@ from everstep_sidecar.core import saves
 from everstep_sidecar.metrics import reason_of
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.store import commit, fence, listing, owner, retention, temporary
+from everstep_sidecar.tasks import Tasks
 
 HELD_SECONDS = 10.0
 FIRST_BACKOFF_SECONDS = 0.5
@@ -43,7 +44,7 @@ class Commits:
         self._plan = plan
         self._on_higher = on_higher
         self._book = saves.Book(frozenset(member.uid for member in plan.members))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(pod.on_failure)
         self._failing: dict[str, Failing] = {}
         self._backoff: dict[int, float] = {}
         self._deleting: set[str] = set()
@@ -67,8 +68,7 @@ class Commits:
 
     def close(self) -> None:
         """The attempt is over: nothing new begins."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     async def hear(self, uid: str, notice: SaveNotice) -> SaveAnswer:
         """A member's notice; held until there is something to say."""
@@ -105,7 +105,7 @@ class Commits:
         wanted = frozenset(ids) - self._deleting - frozenset(self.deleted)
         if wanted:
             self._deleting |= wanted
-            self._spawn(self._delete(wanted))
+            self._tasks.spawn(self._delete(wanted))
 
     @property
     def is_busy(self) -> bool:
@@ -117,15 +117,10 @@ class Commits:
 
     def _act(self, effect: saves.Effect, step: int) -> None:
         if effect == "make":
-            self._spawn(self._make(step))
+            self._tasks.spawn(self._make(step))
         elif effect == "commit":
             self._book = saves.committing(self._book, step)
-            self._spawn(self._commit(step))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._commit(step))
 
     async def _make(self, step: int) -> None:
         try:
@@ -205,7 +200,7 @@ class Commits:
             self._settle(notice.step, committed=False)
         elif self._book.save(notice.step).state == "open":
             self._book = saves.discarding(self._book, notice.step)
-            self._spawn(self._discard(notice.step))
+            self._tasks.spawn(self._discard(notice.step))
 
     async def _discard(self, step: int) -> None:
         """R16: remove the own temporary directory, so that a full disk has room again."""
@@ -261,6 +256,6 @@ class Commits:
             return None
 
 
-def _complete(root: Any, uids: frozenset[str]) -> tuple[CheckpointInfo, ...]:
+def _complete(root: Path, uids: frozenset[str]) -> tuple[CheckpointInfo, ...]:
     verdicts = listing.list_checkpoints(root, uids)
     return tuple(listing.info(root, verdict) for verdict in verdicts if verdict.state == "complete")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from everstep_protocol.messages import (
@@ -27,10 +27,11 @@ from everstep_sidecar.commits import Commits
 from everstep_sidecar.core import causes, membership
 from everstep_sidecar.core import roll as rolls
 from everstep_sidecar.core.causes import Report
-from everstep_sidecar.core.membership import Heard
+from everstep_sidecar.core.membership import Heard, visible
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.stop_rounds import StopRounds, Ways
 from everstep_sidecar.store import go as go_files
+from everstep_sidecar.tasks import Tasks
 
 COLLECT_SECONDS = 0.1  # R32: reports that come within this time belong to one failure
 COLLECT_CAUSE_SECONDS = 0.4  # more, while all that was heard is peer-lost
@@ -51,7 +52,7 @@ class Coordinator:
         self._reports: list[Report] = []
         self._states: dict[str, tuple[MemberState, float]] = {}
         self._recovered = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(pod.on_failure)
         self._stopping: asyncio.Task[None] | None = None
         self._finishing = False
         self.finished = False
@@ -69,13 +70,12 @@ class Coordinator:
 
     def start(self) -> None:
         """Look whether this attempt has started before (R7), and what is on storage."""
-        self._spawn(self._recover())
-        self._spawn(self._learn_storage())
+        self._tasks.spawn(self._recover())
+        self._tasks.spawn(self._learn_storage())
 
     def close(self) -> None:
         """A higher attempt exists."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self.commits.close()
         self._pod.changes.stir()
 
@@ -88,7 +88,7 @@ class Coordinator:
         if self._roll != before:
             self._pod.changes.bump()
         if verdict == "open":
-            self._spawn(self._open())
+            self._tasks.spawn(self._open())
         await self._pod.changes.wait(lambda: self._is_decided(uid, hello), seconds)
         return self._hello_answer(uid, hello)
 
@@ -96,7 +96,7 @@ class Coordinator:
         """R32: a member's first bad end. The first report starts a short collection, then the cause is chosen."""
         self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
         if len(self._reports) == 1:
-            self._spawn(self._settle())
+            self._tasks.spawn(self._settle())
         self._pod.changes.stir()
         return self._pod.ack()
 
@@ -108,13 +108,13 @@ class Coordinator:
             self._pod.changes.bump()
         if not self._finishing and self._all_finished():
             self._finishing = True
-            self._spawn(self._finish())
+            self._tasks.spawn(self._finish())
         return self._pod.ack(finished=self.finished)
 
     def leave(self, deadline_seconds: float) -> Ack:
         """R19: begin a save-and-stop; one that is under way goes on."""
         if self.over is None and (self._stopping is None or self._stopping.done()):
-            self._stopping = self._spawn(self._rounds().run(deadline_seconds))
+            self._stopping = self._tasks.spawn(self._rounds().run(deadline_seconds))
         return self._pod.ack()
 
     def members(self) -> tuple[MemberSummary, ...]:
@@ -167,9 +167,9 @@ class Coordinator:
         """R19 after a restart: confirmed orders are told again, others withdrawn, or ranks would wait for ever."""
         remembered = self._pod.remembered
         if remembered.stop_confirmed:
-            self._stopping = self._spawn(self._rounds().confirm(remembered.stop_step))
+            self._stopping = self._tasks.spawn(self._rounds().confirm(remembered.stop_step))
         elif remembered.stop_step >= 0:
-            self._stopping = self._spawn(self._rounds().withdraw(remembered.stop_step))
+            self._stopping = self._tasks.spawn(self._rounds().withdraw(remembered.stop_step))
 
     async def _learn_storage(self) -> None:
         tries = 0
@@ -238,7 +238,7 @@ class Coordinator:
 
     def _summary_of(self, uid: str) -> object:
         state, _ = self._states.get(uid, (None, 0.0))
-        return state and (state.state, state.step >= 0, frozenset(state.lost_peers), state.leaving)
+        return state and (visible(state.state), state.step >= 0, frozenset(state.lost_peers), state.leaving)
 
     async def _insist(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call into the storage, repeated until it answers."""
@@ -250,9 +250,3 @@ class Coordinator:
                 _log.warning("the storage failed, will try again: %s", error)
             await pause(tries)
             tries += 1
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

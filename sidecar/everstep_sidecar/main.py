@@ -58,6 +58,7 @@ class Sidecar:
             peers=peers,
             pages=TrainerPages(settings.memory),
             metrics=Metrics(),
+            on_failure=self._fail,
         )
         self._agent = Agent(self._pod)
         routes = Routes(self._pod, self._agent, self._watch)
@@ -70,15 +71,19 @@ class Sidecar:
             status=routes.status,
         )
         self._runners: list[web.AppRunner] = []
+        self._failed = asyncio.Event()
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set; then finish what is being committed, within seconds."""
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Until `stop` is set; then finish what is being committed, within seconds. False: a part failed."""
         await self._start()
         try:
-            await stop.wait()
-            await self._finish_commits()
+            ends = [asyncio.create_task(event.wait()) for event in (stop, self._failed)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not self._failed.is_set():
+                await self._finish_commits()
         finally:
             await self._close()
+        return not self._failed.is_set()
 
     def attempt(self) -> int:
         """For log lines."""
@@ -138,6 +143,9 @@ class Sidecar:
     async def _healthz(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
+    def _fail(self) -> None:
+        self._failed.set()
+
     def _heard(self, attempt: int) -> None:
         self._agent.heard(attempt)
 
@@ -150,8 +158,8 @@ class Sidecar:
             self._agent.run.saver.nudge()
 
 
-async def serve(settings: Settings, token: str) -> None:
-    """Run one sidecar until SIGTERM or SIGINT."""
+async def serve(settings: Settings, token: str) -> bool:
+    """Run one sidecar until SIGTERM or SIGINT. False: it failed."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="store"))
     stop = asyncio.Event()
@@ -159,7 +167,7 @@ async def serve(settings: Settings, token: str) -> None:
         loop.add_signal_handler(number, stop.set)
     sidecar = Sidecar(settings, token)
     log.configure(settings.job_name, sidecar.attempt)
-    await sidecar.run(stop)
+    return await sidecar.run(stop)
 
 
 def main() -> None:
@@ -169,9 +177,10 @@ def main() -> None:
         token = settings.token_file.read_text().strip()
         if not token:
             raise ValueError(f"{settings.token_file} is empty: the job's token is missing")
-        asyncio.run(serve(settings, token))
+        is_well = asyncio.run(serve(settings, token))
     except (ValueError, OSError, InvalidDocument) as error:
         sys.exit(f"everstep-sidecar: {error}")
+    sys.exit(0 if is_well else 1)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class Pod:
     peers: Peers
     pages: TrainerPages
     metrics: Metrics
+    on_failure: Callable[[], None]  # a part failed in a way that nobody foresaw
     remembered: Remembered = field(default_factory=Remembered)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 

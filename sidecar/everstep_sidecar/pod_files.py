@@ -12,6 +12,7 @@ from everstep_protocol.codec import InvalidDocument
 from everstep_protocol.plan import Plan, parse_plan
 
 POLL_SECONDS = 0.02
+RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -35,8 +36,12 @@ class PodFiles:
         while True:
             mark = self._mark()
             if mark != self._seen:
-                self._seen = mark
-                await self._read()
+                try:
+                    await self._read()
+                    self._seen = mark
+                except OSError as error:  # the scratch disk: nothing is obeyed that is not on it (R8)
+                    _log.warning("the plan cannot be obeyed, trying again: %s", error)
+                    await asyncio.sleep(RETRY_SECONDS)
             await asyncio.sleep(POLL_SECONDS)
 
     def _mark(self) -> object:

@@ -12,6 +12,7 @@ from everstep_protocol.messages import MemberState, Training
 
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
+from everstep_sidecar.core.membership import visible
 from everstep_sidecar.pod import Pod
 
 TICK_SECONDS = 0.05
@@ -91,4 +92,5 @@ def state_name(stage: Stage, phase: str) -> StateName:
 def _mark(state: MemberState, training: Training) -> object:
     """What makes a change."""
     lost = frozenset(state.lost_peers)
-    return state.state, state.step >= 0, state.stopped_step, lost, state.leaving, training.phase, training.library
+    phase = "training" if training.phase == "saving" else training.phase
+    return visible(state.state), state.step >= 0, state.stopped_step, lost, state.leaving, phase, training.library

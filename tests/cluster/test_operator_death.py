@@ -83,7 +83,9 @@ def test_deleted_while_recovering_without_operator(space: Space) -> None:
     product.stop_operator(cluster)
     faults.kill_trainer(cluster, job.plan()["members"][1]["uid"])
     space.kubectl("delete", "trainingjob", job.name, "--timeout=30s")
-    wait_until("its pods and secrets are gone", lambda: not left_overs(space), hang_seconds=120, seen=lambda: left_overs(space))
+    wait_until(
+        "its pods and secrets are gone", lambda: not left_overs(space), hang_seconds=120, seen=lambda: left_overs(space)
+    )
     steps = [path.name for path in job.folder.iterdir() if path.name.startswith("step_") and ".tmp" not in path.name]
     assert steps, "checkpoints stay"
 

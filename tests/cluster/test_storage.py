@@ -29,7 +29,7 @@ def test_broken_directories_are_refused_with_reasons_and_a_missing_storage_is_wa
     job.patch_spec({"suspend": False})
     second = job.wait_training(2, after_attempt=first)
     assert job.history()[-1]["resumedStep"] == newest
-    told = space.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.message}{\"\\n\"}{end}")
+    told = space.kubectl("get", "events", "-o", 'jsonpath={range .items[*]}{.message}{"\\n"}{end}')
     for name in broken:
         assert name in told, f"the reason for refusing {name} is told"
 
@@ -38,7 +38,9 @@ def test_broken_directories_are_refused_with_reasons_and_a_missing_storage_is_wa
     job.folder.rename(away)
     job.patch_spec({"suspend": False})
     job.wait_until(
-        "it waits and says why", lambda: job.condition("CheckpointHealthy").get("reason") == "StorageMissing", hang_seconds=120
+        "it waits and says why",
+        lambda: job.condition("CheckpointHealthy").get("reason") == "StorageMissing",
+        hang_seconds=120,
     )
     assert max(record.attempt for record in job.records()) == second, "nothing trains from step 0"
     shutil.rmtree(job.folder, ignore_errors=True)

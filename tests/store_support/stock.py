@@ -172,7 +172,9 @@ def dumps(value: Any, *, protocol: int = pickle.HIGHEST_PROTOCOL) -> bytes:
 
 
 def _tensor() -> TensorStorageMetadata:
-    return TensorStorageMetadata(TensorProperties(FLOAT32), Size((4, 4)), [ChunkStorageMetadata(Size((0, 0)), Size((4, 4)))])
+    return TensorStorageMetadata(
+        TensorProperties(FLOAT32), Size((4, 4)), [ChunkStorageMetadata(Size((0, 0)), Size((4, 4)))]
+    )
 
 
 def make_stock_checkpoint(directory: Path, *, world: int = 2, num_bytes: int = 1000) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from everstep_protocol import codec, plan, records, storage
+from everstep_protocol import codec, plan, storage
 from everstep_protocol.lineage import Lineage
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest
 from everstep_protocol.plan import Coordinator, Member, Plan, Resume, SaveInterval
@@ -167,7 +167,10 @@ class Recorder:
             self.unsynced.discard(path)
         if verb == "rename":
             assert path not in self.unsynced, f"{path} gets a name before its content is durable"
-            assert not [file for file in self.unsynced if path in file.parents], "a folder is renamed with unsynced files"
+            assert not [file for file in self.unsynced if path in file.parents], (
+                "a folder is renamed with unsynced files"
+            )
+            assert path not in self.changed_folders, f"{path} gets a name before its entries are durable"
             self.changed_folders.add(path.parent)
 
     def lose_unsynced(self) -> None:

@@ -50,7 +50,9 @@ class DcpEngine:
         except Exception as error:
             raise LoadError(f"{directory}: its .metadata cannot be read: {error!r}") from error
         paths = metadata.planner_data or {}
-        return {key: _saved_item(paths.get(key, (key,)), item) for key, item in metadata.state_dict_metadata.items()}
+        items = metadata.state_dict_metadata
+        ordered = [key for key in paths if key in items] + [key for key in items if key not in paths]  # as it was captured
+        return {key: _saved_item(paths.get(key, (key,)), items[key]) for key in ordered}
 
     def load(self, state: FlatState, directory: Path) -> None:
         """See `Engine.load`."""

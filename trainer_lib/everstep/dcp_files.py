@@ -104,13 +104,13 @@ class SavePlanner(DefaultSavePlanner):
     """Stock, for a state that is flat already; its paths go into `.metadata` as stock's would."""
 
     def __init__(self, paths: dict[str, KeyPath]) -> None:
-        super().__init__(flatten_state_dict=False)
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._paths = paths
 
-    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         """As stock without flattening."""
         self.flatten_state_dict = False
-        super().set_up_planner(*args, **kwargs)
+        super().set_up_planner(state_dict, storage_meta, is_coordinator)
         self.flatten_state_dict = True
         self.mappings = self._paths
 
@@ -119,11 +119,11 @@ class LoadPlanner(DefaultLoadPlanner):
     """Stock, for flat keys; values are unpickled by torch's own allow list (`torch.serialization.add_safe_globals` widens it)."""
 
     def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False)
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Replace a value."""
-        self.state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+        self.original_state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
 
 
 def fsync_path(path: Path) -> None:

@@ -166,6 +166,7 @@ class TrainingJobStatus(Model):
     restarts: dict[str, int] | None = Field(None, description="Number of new attempts by cause, and their `total`.")
     step: int | None = Field(None, description="Newest finished step that was heard of; written every 10 s at most.")
     honoured_resume_generation: int | None = Field(None, description="The generation whose resumeFrom was obeyed.")
+    honoured_resume_from: str | None = Field(None, description="The resumeFrom that was obeyed.")
     started_at: str | None = Field(None, description="When the first attempt was made (RFC 3339).")
     completed_at: str | None = Field(None, description="When the job ended (RFC 3339).")
     result: Literal["", "Complete", "Failed"] | None = Field(

@@ -16,6 +16,7 @@ from typing import TypeVar
 from everstep_protocol.messages import Ack, LeaveRequest, Peer, PrepareAnswer
 from everstep_protocol.messages import Announce as AnnounceMessage
 
+from everstep_operator.cluster import tasks
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 from everstep_operator.core.model import Announce, AskLeave, Prepare
 
@@ -141,7 +142,7 @@ class Errands:
     def _start(self, key: Key, run: Callable[[], Awaitable[None]]) -> None:
         if key in self._running or time.monotonic() - self._ended_at.get(key, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
             return
-        self._running[key] = asyncio.create_task(self._finish(key, run), name=f"{key[0]} {self._job_uid}")
+        self._running[key] = tasks.start(self._finish(key, run), f"{key[0]} {self._job_uid}")
 
     async def _finish(self, key: Key, run: Callable[[], Awaitable[None]]) -> None:
         try:

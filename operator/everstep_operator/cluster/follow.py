@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from everstep_protocol.messages import Peer, PollRequest, SidecarStatus
 from everstep_protocol.plan import Plan
 
+from everstep_operator.cluster import tasks
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 
 _log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Follower:
             return
         self.stop()
         if target is not None:
-            self._task = asyncio.create_task(self._run(), name=f"follow {target.job_uid}")
+            self._task = tasks.start(self._run(), f"follow {target.job_uid}")
 
     def stop(self) -> None:
         """Ask nobody any more."""
@@ -157,7 +158,7 @@ class Follower:
 
     def _probe(self, peer: Peer) -> None:
         if peer.uid not in self._probes:
-            self._probes[peer.uid] = asyncio.create_task(self._probe_forever(peer), name=f"probe {peer.ip}")
+            self._probes[peer.uid] = tasks.start(self._probe_forever(peer), f"probe {peer.ip}")
 
     def _end_probe(self, uid: str) -> None:
         if (task := self._probes.pop(uid, None)) is not None:

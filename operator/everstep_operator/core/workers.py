@@ -45,16 +45,16 @@ def _next(seen: Observed, settings: Settings, row: WorkerStatus, touch: Touch) -
     if row.id in touch.lost:
         return replace(here, state="Lost")
     if row.id in touch.members:
-        return here
+        return row
     if pod is None:
         return row if row.state == "Wanted" and row.id not in seen.names_taken else None
     if row.state in ("Lost", "Leaving"):
-        return here
+        return row
     if row.state == "Finished" or pods.is_leaving(pod):
         return replace(here, state="Leaving")
-    if _is_worn_out(settings, here, pod) or _is_stranded(seen, settings, pod):
+    if _is_worn_out(settings, row, pod) or _is_stranded(seen, settings, pod):
         return replace(here, state="Lost")
-    return None if _avoids_in_vain(seen, settings, pod) else here
+    return None if _avoids_in_vain(seen, settings, pod) else row
 
 
 def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:

@@ -27,6 +27,11 @@ def summarize(
     return tuple(_summary(member.uid, heard, ready, gone) for member in plan.members)
 
 
+def visible(state: str) -> str:
+    """Of a member's state, what a poll is woken for: a save is told when it is committed, not when it begins."""
+    return "running" if state == "saving" else state
+
+
 def _summary(uid: str, heard: Mapping[str, Heard], ready: frozenset[str], gone: bool) -> MemberSummary:
     others = [other for sender, other in heard.items() if sender != uid and other.age_seconds <= FRESH_SECONDS]
     lost_by = sum(uid in other.state.lost_peers for other in others)

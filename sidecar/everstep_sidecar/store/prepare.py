@@ -11,7 +11,7 @@ from everstep_protocol.complete import Verdict
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest
 from everstep_protocol.records import Fence, Owner
 
-from everstep_sidecar.store import fence, go, listing
+from everstep_sidecar.store import fence, go, listing, retention
 from everstep_sidecar.store.files import FILES, Files
 from everstep_sidecar.store.owner import Claim, claim, job_uids
 
@@ -50,6 +50,7 @@ def _prepare(
         return dataclasses.replace(
             _blank(request), outcome="fenced", reason="HigherFence", message=message, highest=raised.highest
         )
+    retention.restore_misplaced(root, files)
     verdicts = listing.list_checkpoints(root, job_uids(claimed.owner), files)
     choice = resume.choose(_question(root, request, claimed.owner, files), verdicts)
     return _answer(root, request, choice, verdicts)

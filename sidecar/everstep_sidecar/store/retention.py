@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from everstep_protocol import codec, records, storage
 from everstep_protocol.lineage import Lineage
+from everstep_protocol.records import Manifest
 
 from everstep_sidecar.store.files import FILES, Files
 from everstep_sidecar.store.listing import list_uncached
@@ -30,17 +32,25 @@ def delete_condemned(root: Path, ids: Iterable[str], files: Files = FILES) -> tu
     for name in list_uncached(root, files):
         if storage.parse_step_name(name) is None:
             continue
-        identity = _identity(root / name, files)
-        if identity in wanted:
-            _trash(root, name, identity, files)
+        manifest = _manifest(root / name, files)
+        if manifest is not None and manifest.id in wanted:
+            _trash(root, name, manifest.id, files)
     return tuple(sorted(wanted))
 
 
 def remove_trash(root: Path, files: Files = FILES) -> None:
     """R13: what earlier deletions left. Only names that a deletion makes: a `.trash-` of somebody else stays."""
-    for name in files.list_names(root):
-        if name.startswith(storage.TRASH_PREFIX) and _ID.fullmatch(name[len(storage.TRASH_PREFIX) :]):
-            files.remove_tree(root / name)
+    for identity in _trash_ids(root, files):
+        _empty_trash(root, identity, files)
+
+
+def restore_misplaced(root: Path, files: Files = FILES) -> None:
+    """R13: put back what a deleter that slept took by mistake and died over; before anything is listed to resume from."""
+    for identity in _trash_ids(root, files):
+        trash = root / f"{storage.TRASH_PREFIX}{identity}"
+        manifest = _manifest(trash, files)
+        if manifest is not None and manifest.id != identity:
+            _put_back(root, trash, manifest, files)
 
 
 def empty_fenced(root: Path, below: int, files: Files = FILES) -> None:
@@ -68,18 +78,57 @@ def _attempts_in(folder: Path, files: Files) -> list[tuple[int, str]]:
     return [(number, name) for number, name in numbered if number is not None]
 
 
-def _identity(directory: Path, files: Files) -> str | None:
+def _manifest(directory: Path, files: Files) -> Manifest | None:
     try:
-        return records.parse_manifest(files.read(directory / storage.MANIFEST)).id
+        return records.parse_manifest(files.read(directory / storage.MANIFEST))
     except (FileNotFoundError, NotADirectoryError, codec.InvalidDocument, UnicodeDecodeError):
         return None
 
 
 def _trash(root: Path, name: str, identity: str, files: Files) -> None:
-    trash = root / f"{storage.TRASH_PREFIX}{identity}"
     try:
-        files.rename(root / name, trash)
+        files.rename(root / name, root / f"{storage.TRASH_PREFIX}{identity}")
     except FileNotFoundError:
         return  # another sidecar was faster
     files.fsync(root)
+    _empty_trash(root, identity, files)
+
+
+def _empty_trash(root: Path, identity: str, files: Files) -> None:
+    """R13: remove `.trash-<id>`, its manifest last; but put back what is another checkpoint.
+
+    A deleter that slept between its look and its rename may find that the name was deleted by another and given anew meanwhile.
+    """
+    trash = root / f"{storage.TRASH_PREFIX}{identity}"
+    manifest = _manifest(trash, files)
+    if manifest is not None and manifest.id != identity:
+        _put_back(root, trash, manifest, files)
+        return
+    for name in _names(trash, files):
+        if name != storage.MANIFEST:
+            files.remove_tree(trash / name)
     files.remove_tree(trash)
+
+
+def _put_back(root: Path, trash: Path, manifest: Manifest, files: Files) -> None:
+    names = (storage.step_name(manifest.step), storage.step_name_of_attempt(manifest.step, manifest.attempt))
+    for name in names:
+        if not (root / name).exists():
+            files.rename(trash, root / name)
+            files.fsync(root)
+            return
+    raise FileExistsError(errno.EEXIST, f"{trash} holds checkpoint {manifest.id}, whose names {names} are taken")
+
+
+def _trash_ids(root: Path, files: Files) -> list[str]:
+    ids = (
+        name[len(storage.TRASH_PREFIX) :] for name in files.list_names(root) if name.startswith(storage.TRASH_PREFIX)
+    )
+    return [text for text in ids if _ID.fullmatch(text)]
+
+
+def _names(folder: Path, files: Files) -> list[str]:
+    try:
+        return files.list_names(folder)
+    except FileNotFoundError:
+        return []

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from testcluster.shell import CommandError
-
 from kit.job import Space
 from kit.product import NAMESPACE
+from testcluster.shell import CommandError
 
 
 def keep_evidence(space: Space, folder: Path) -> None:
@@ -17,7 +16,9 @@ def keep_evidence(space: Space, folder: Path) -> None:
     folder.mkdir(parents=True)
     for name, argv in _QUESTIONS.items():
         (folder / name).write_text(_ask(space, *argv))
-    (folder / "operator.log").write_text(_ask_in(space, NAMESPACE, "logs", "-l", "app.kubernetes.io/name=everstep", "--tail=-1", "--prefix"))
+    (folder / "operator.log").write_text(
+        _ask_in(space, NAMESPACE, "logs", "-l", "app.kubernetes.io/name=everstep", "--tail=-1", "--prefix")
+    )
     for line in _ask(space, "get", "pods", "-o", "name").split():
         for container in ("trainer", "everstep-sidecar"):
             path = folder / f"{line.removeprefix('pod/')}.{container}.log"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from testcluster.cluster import Cluster
 
@@ -33,11 +33,5 @@ def stopped(pids: list[int]) -> Iterator[None]:
         yield
     finally:
         for pid in pids:
-            _resume(pid)
-
-
-def _resume(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGCONT)
-    except ProcessLookupError:
-        pass
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)

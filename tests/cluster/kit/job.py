@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from testcluster.cluster import Cluster
-from testcluster.shell import CommandError
-
 from everstep_protocol import complete, storage
 from kit import manifests
 from kit.records import FinalLineage, StepRecord, final_lineage, read_records
 from kit.waiting import wait_until
+from testcluster.cluster import Cluster
+from testcluster.shell import CommandError
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,9 @@ class Job:
     def pods(self) -> list[dict[str, Any]]:
         """Its pods, those that are being deleted included."""
         selector = f"everstep.dev/job={self.name}"
-        items: list[dict[str, Any]] = json.loads(self.space.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+        items: list[dict[str, Any]] = json.loads(self.space.kubectl("get", "pods", "-l", selector, "-o", "json"))[
+            "items"
+        ]
         return items
 
     # status, in the words of the tests
@@ -126,7 +127,9 @@ class Job:
     def summary(self) -> str:
         """What a person would want to see when a wait has failed."""
         try:
-            return self.space.kubectl("describe", "trainingjob", self.name) + self.space.kubectl("get", "pods", "-o", "wide")
+            return self.space.kubectl("describe", "trainingjob", self.name) + self.space.kubectl(
+                "get", "pods", "-o", "wide"
+            )
         except CommandError as error:
             return str(error)
 
@@ -147,7 +150,9 @@ class Job:
             trains = number == plan.get("attempt") and plan.get("world") == world and number > after_attempt
             return number if trains else None
 
-        return int(self.wait_until(f"{world} ranks train after attempt {after_attempt}", look, hang_seconds=hang_seconds))
+        return int(
+            self.wait_until(f"{world} ranks train after attempt {after_attempt}", look, hang_seconds=hang_seconds)
+        )
 
     def wait_commit(self, *, above: int = 0, hang_seconds: float = 90) -> int:
         """Wait for a newest complete checkpoint above a step; its step."""

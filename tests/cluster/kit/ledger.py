@@ -7,7 +7,9 @@ from kit.job import Job
 
 def print_ledger(job: Job) -> None:
     """What status.history says, as a table."""
-    print(f"\n{'attempt':>7} {'cause':12} {'world':>5} {'resumed':>7} {'lost':>5} {'detected':>9} {'planned':>8} {'first step':>10}")
+    print(
+        f"\n{'attempt':>7} {'cause':12} {'world':>5} {'resumed':>7} {'lost':>5} {'detected':>9} {'planned':>8} {'first step':>10}"
+    )
     for entry in job.history():
         seconds = entry.get("seconds") or {}
         cells = [_seconds(seconds.get(stage)) for stage in ("detected", "planned", "firstStep")]

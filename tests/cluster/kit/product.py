@@ -8,14 +8,11 @@ import sys
 from base64 import b64decode
 from pathlib import Path
 
+import product_image
 import yaml
 from testcluster.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path.insert(0, str(ROOT / "tools"))
-
-import product_image
-
 RELEASE = "everstep"
 NAMESPACE = "everstep-system"
 DEPLOYMENT = f"deployment/{RELEASE}"
@@ -68,7 +65,7 @@ def start_operator_dying_at(cluster: Cluster, point: str) -> subprocess.Popen[by
 
 def _operator_environment(cluster: Cluster) -> dict[str, str]:
     """What the chart sets, read from the deployment, so that both are one configuration; without the Lease."""
-    path = "{range .spec.template.spec.containers[0].env[*]}{.name}={.value}{\"\\n\"}{end}"
+    path = '{range .spec.template.spec.containers[0].env[*]}{.name}={.value}{"\\n"}{end}'
     lines = cluster.kubectl("-n", NAMESPACE, "get", DEPLOYMENT, "-o", f"jsonpath={path}").splitlines()
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
     folders = ("operator", "trainer_lib")

@@ -11,7 +11,9 @@ T = TypeVar("T")
 POLL_SECONDS = 0.25
 
 
-def wait_until(what: str, look: Callable[[], T | None], *, hang_seconds: float, seen: Callable[[], object] | None = None) -> T:
+def wait_until(
+    what: str, look: Callable[[], T | None], *, hang_seconds: float, seen: Callable[[], object] | None = None
+) -> T:
     """The first true value of `look`. Raises AssertionError after `hang_seconds`, saying what `seen` shows then."""
     deadline = time.monotonic() + hang_seconds
     while True:

@@ -76,8 +76,15 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             dist.all_reduce(total)
-            line = {"attempt": attempt, "rank": rank, "world": world, "step": step, "samples": samples, "loss": total.item()}
-            file.write(json.dumps({**line, "node": node}) + "\n")
+            line = {
+                "attempt": attempt,
+                "rank": rank,
+                "world": world,
+                "step": step,
+                "samples": samples,
+                "loss": total.item(),
+            }
+            file.write(json.dumps({**line, "node": node, "at": time.time()}) + "\n")
             if not (records / "hurry").exists():
                 time.sleep(max(0.0, began + STEP_SECONDS - time.monotonic()))
     dist.destroy_process_group()

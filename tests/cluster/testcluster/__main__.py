@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("logs", help="where the logs are").set_defaults(act=_logs)
     build = commands.add_parser("build", help="fill the build cache")
     build.add_argument("--torch-old", action="store_true", help="instead, the system with the oldest supported torch")
+    build.add_argument("--prune", action="store_true", help="instead, remove what older recipes left")
     build.set_defaults(act=_build)
     load = commands.add_parser("load-image", help="give an image archive to all nodes")
     load.add_argument("archive", type=Path)
@@ -79,6 +80,8 @@ def _act_on_node(cluster: Cluster, event: str, name: str) -> None:
 def _build(cluster: Cluster, arguments: argparse.Namespace) -> None:
     if arguments.torch_old:
         cluster.builder.torch_old()
+    elif arguments.prune:
+        cluster.builder.prune()
     else:
         cluster.builder.everything()
 

@@ -1,12 +1,14 @@
 """Builds, or takes from the cache, everything that a cluster is made of."""
 
+import shutil
 from pathlib import Path
 
-from testcluster.cache import Cache
+from testcluster.cache import Cache, Part
 from testcluster.debian import install_host_packages
 from testcluster.golang import PROGRAMS, program_part
-from testcluster.images import Parts
+from testcluster.images import ROOTFS_NAMES, Parts
 from testcluster.layout import Layout
+from testcluster.product import storage_part
 from testcluster.shell import Progress
 
 
@@ -45,6 +47,19 @@ class Builder:
         self.programs()
         self.seed()
         self._progress.say(f"torch-new has {self.torch_version('torch-new')}; all is in {self.cache.root}")
+
+    def prune(self) -> None:
+        """Removes from the cache what older recipes made; wheels and product images stay."""
+        current = self._current_parts()
+        for folder in self.cache.superseded(current):
+            with self._progress.step(f"removing {folder.name}"):
+                shutil.rmtree(folder)
+
+    def _current_parts(self) -> list[Part]:
+        parts = [program_part(program, self._logs) for program in PROGRAMS]
+        parts += [self.parts.rootfs(name) for name in ROOTFS_NAMES]
+        parts += [self.parts.pause_image(), self.parts.python_image(self.cache), self.parts.torch_new_image(self.cache)]
+        return [*parts, self.parts.seed(self.cache), storage_part(self.cache, self.parts)]
 
     def torch_old(self) -> None:
         """The oldest supported torch, which only the library's tests need."""

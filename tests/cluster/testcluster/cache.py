@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,13 @@ class Cache:
 
     def has(self, part: Part) -> bool:
         return self.path(part).is_dir()
+
+    def superseded(self, current: Sequence[Part]) -> list[Path]:
+        """The folders that hold one of these parts, finished or not, as another recipe made it."""
+        kept = {part.folder_name for part in current}
+        prefixes = tuple(f"{part.name}-" for part in current)
+        folders = (folder for place in (self.root, self.root / "unfinished") for folder in place.glob("*/"))
+        return sorted(folder for folder in folders if folder.name.startswith(prefixes) and folder.name not in kept)
 
     def get(self, part: Part) -> Path:
         """The folder of a part, built first if it is not there."""

@@ -14,6 +14,9 @@ PAUSE_TAG = "localhost/everstep-pause:1"
 PYTHON_TAG = "localhost/everstep-python:trixie"
 TORCH_NEW_TAG = "localhost/everstep-trainer:torch-new"
 
+_SYSTEMS = {"python": python_system, "torch-new": torch_new_system, "torch-old": torch_old_system}
+ROOTFS_NAMES = tuple(_SYSTEMS)
+
 # Starts a containerd over folder $1, imports the archives after it, and stops it in good order.
 _IMPORT = """
 folder=$1; shift
@@ -43,10 +46,9 @@ class Parts:
 
     def rootfs(self, name: str) -> Part:
         """The system called `python`, `torch-new` or `torch-old`."""
-        systems = {"python": python_system, "torch-new": torch_new_system, "torch-old": torch_old_system}
-        if name not in systems:
-            raise ValueError(f"no rootfs is called {name!r}; there are {', '.join(systems)}")
-        return system_part(systems[name](), self.logs)
+        if name not in _SYSTEMS:
+            raise ValueError(f"no rootfs is called {name!r}; there are {', '.join(_SYSTEMS)}")
+        return system_part(_SYSTEMS[name](), self.logs)
 
     def pause_image(self) -> Part:
         return Part("image-pause", key_of(PAUSE_SOURCE.read_text(), PAUSE_TAG), _build_pause)

@@ -28,7 +28,7 @@ def build_product_image(context: Path, tag: str, *, cache: Cache, parts: Parts, 
 
     The build gets `--build-arg BASE=...` and no network: what it installs must lie in the context.
     """
-    storage = _Storage(cache.get(_storage_part(cache, parts)))
+    storage = _Storage(cache.get(storage_part(cache, parts)))
     archive = archive or cache.root / "product" / f"{key_of(tag)}.tar"
     archive.parent.mkdir(parents=True, exist_ok=True)
     archive.unlink(missing_ok=True)
@@ -53,7 +53,8 @@ class _Storage:
         return run(*CONTAINED, "unshare", "--net", "buildah", *folders, "--storage-driver=overlay", *argv)
 
 
-def _storage_part(cache: Cache, parts: Parts) -> Part:
+def storage_part(cache: Cache, parts: Parts) -> Part:
+    """A buildah storage that holds the base image."""
     base = parts.python_image(cache)
 
     def build(folder: Path) -> None:

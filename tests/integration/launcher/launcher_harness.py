@@ -137,8 +137,10 @@ class Pod:
             path.chmod(0o755)
         return path
 
-    def launch(self, *command: str | Path, processes: int = 1, grace: float = 30, **variables: str) -> None:
-        """Start the launcher, not waiting for anything."""
+    def launch(
+        self, *command: str | Path, processes: int = 1, grace: float = 30, output: int = -1, **variables: str
+    ) -> None:
+        """Start the launcher, not waiting for anything; with `output`, both streams go there and not to files."""
         inherited = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         environment = inherited | {
@@ -154,8 +156,8 @@ class Pod:
             self.launcher = subprocess.Popen(
                 [sys.executable, str(self.bin / "everstep"), "launch", "--", *map(str, command)],
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
+                stdout=stdout if output < 0 else output,
+                stderr=stderr if output < 0 else output,
                 env={name: value for name, value in environment.items() if value != ""},
                 cwd=self.folder,
             )

@@ -125,7 +125,7 @@ def training(step: int = 37, **changes: Any) -> Training:
 
 
 def sidecar(
-    attempt: int = 1, members: tuple[int, ...] = (0, 1, 2, 3), state: str = "running", **changes: Any
+    attempt: int = 1, members: tuple[int, ...] = (0, 1, 2, 3), states: tuple[str, ...] = (), **changes: Any
 ) -> SidecarStatus:
     """The coordinator's answer in the middle of training."""
     base = SidecarStatus(
@@ -140,7 +140,7 @@ def sidecar(
         finished=False,
         late_seconds=0.0,
         training=training(),
-        members=tuple(MemberSummary(f"u{m}", state, 0, 3) for m in members),  # type: ignore[arg-type]
+        members=tuple(MemberSummary(f"u{m}", states[i] if states else "running", 0, 3) for i, m in enumerate(members)),  # type: ignore[arg-type]
     )
     return replace(base, **changes)
 

@@ -46,7 +46,7 @@ def test_a_look() -> None:
         cause="node-lost",
         world=3,
         coordinator="gpt-w0",
-        step=120,
+        step=121,
         loss=2.25,
         newest=Checkpoint(100, 2, "2026-01-01T00:00:00Z"),
         workers=(
@@ -123,7 +123,7 @@ def test_the_live_screen_shows_everything() -> None:
         "gpt-w0",
         "off",
         "not in this attempt",
-        "120/400",
+        "121/400",
         "2.250",
         "step 100",
         "[odd]: why",
@@ -137,7 +137,7 @@ def test_without_a_terminal_it_says_only_what_is_new(capsys: pytest.CaptureFixtu
         screen.refresh()
         first = capsys.readouterr().out
         screen.refresh()
-    assert "attempt 2 (node-lost) world 3 on node-1 step 120/400 loss 2.250 checkpoint 100" in first
+    assert "attempt 2 (node-lost) world 3 on node-1 step 121/400 loss 2.250 checkpoint 100" in first
     assert "event 00:00:05  [odd]: why" in first
     assert capsys.readouterr().out == ""
     assert plain_line(Shown((), 400)).endswith("world 0 on - step -1/400 loss - checkpoint -")

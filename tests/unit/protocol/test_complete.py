@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from store_support import stock, world
-
 from everstep_protocol import codec, records
 from everstep_protocol.complete import Verdict, inspect
+from store_support import stock, world
 
 UIDS = frozenset({world.JOB})
 
@@ -135,7 +134,9 @@ def test_a_link_to_a_checkpoint_is_refused(tmp_path: Path) -> None:
     assert inspect(tmp_path / "step_7", job_uids=UIDS).state == "refused"
 
 
-def test_r12_storage_that_does_not_answer_is_unknown_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_r12_storage_that_does_not_answer_is_unknown_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = stock.make_stock_checkpoint(tmp_path / "step_7")
     lstat = Path.lstat
 

@@ -7,10 +7,9 @@ import struct
 from pathlib import Path
 
 import pytest
-from store_support import stock
-
 from everstep_protocol import dcp_metadata
 from everstep_protocol.dcp_metadata import InvalidMetadata, parse_file_lengths, read_file_lengths
+from store_support import stock
 
 PLACES = [("__0_0.distcp", 0, 100), ("__0_0.distcp", 100, 28), ("__1_0.distcp", 64, 36), ("__1_0.distcp", 0, 64)]
 
@@ -48,7 +47,9 @@ def test_b29_a_payload_is_named_and_not_run(tmp_path: Path) -> None:
     assert (tmp_path / "ran").is_dir(), "the payload would have run"
 
 
-@pytest.mark.parametrize("module_and_name", ["builtins eval", "os system", "torch load", "torch.hub load", "torch Tensor"])
+@pytest.mark.parametrize(
+    "module_and_name", ["builtins eval", "os system", "torch load", "torch.hub load", "torch Tensor"]
+)
 def test_b29_only_the_listed_classes_are_admitted(module_and_name: str) -> None:
     module, name = module_and_name.split()
     with pytest.raises(InvalidMetadata, match="does not write"):

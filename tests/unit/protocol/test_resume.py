@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-
 from everstep_protocol.complete import Verdict
 from everstep_protocol.lineage import Lineage
 from everstep_protocol.plan import Resume
@@ -33,7 +32,13 @@ LATER = Question(lineage=((3, 400),), last_attempt=6, ever=True)
 
 TABLE: dict[str, tuple[Question, tuple[Verdict, ...], Resume, Lineage, str]] = {
     "nothing there, first attempt": (FIRST, (), NONE, (), "FirstStart"),
-    "nothing there, tried before without a commit": (replace(FIRST, last_attempt=1, owned=True), (), NONE, (), "FirstStart"),
+    "nothing there, tried before without a commit": (
+        replace(FIRST, last_attempt=1, owned=True),
+        (),
+        NONE,
+        (),
+        "FirstStart",
+    ),
     "only unfinished ones": (
         FIRST,
         (stock(200, state="incomplete", reason="has no .metadata"),),
@@ -55,7 +60,13 @@ TABLE: dict[str, tuple[Question, tuple[Verdict, ...], Resume, Lineage, str]] = {
         ((3, 400), (6, 500)),
         "Newest",
     ),
-    "the last attempt saved nothing": (LATER, (ours(3, 300), ours(3, 400)), resume_of(ours(3, 400)), ((3, 400),), "Newest"),
+    "the last attempt saved nothing": (
+        LATER,
+        (ours(3, 300), ours(3, 400)),
+        resume_of(ours(3, 400)),
+        ((3, 400),),
+        "Newest",
+    ),
     "abandoned branch is passed over": (
         LATER,
         (ours(3, 400), ours(4, 700), ours(5, 800)),
@@ -77,7 +88,13 @@ TABLE: dict[str, tuple[Question, tuple[Verdict, ...], Resume, Lineage, str]] = {
         ((3, 400),),
         "Older",
     ),
-    "newest of this lineage gone, older one cut": (LATER, (ours(3, 300),), resume_of(ours(3, 300)), ((3, 300),), "Newest"),
+    "newest of this lineage gone, older one cut": (
+        LATER,
+        (ours(3, 300),),
+        resume_of(ours(3, 300)),
+        ((3, 300),),
+        "Newest",
+    ),
     "condemned is never a resume": (
         replace(LATER, condemned=frozenset({"id-6-600"})),
         (ours(3, 400), ours(6, 600)),
@@ -194,7 +211,11 @@ STOPS: dict[str, tuple[Question, tuple[Verdict, ...], str]] = {
         (ours(6, 600),),
         "FinishedRunInStorage",
     ),
-    "new branch whose only save is damaged": (Question(NEW_BRANCH, 7, ever=True), (broken(7, 10),), "NoUsableCheckpoint"),
+    "new branch whose only save is damaged": (
+        Question(NEW_BRANCH, 7, ever=True),
+        (broken(7, 10),),
+        "NoUsableCheckpoint",
+    ),
 }
 
 
@@ -221,5 +242,9 @@ def test_b01_b04_what_was_passed_over_is_told() -> None:
 
 def test_the_whole_choice_of_a_plain_resume() -> None:
     assert choose(LATER, (ours(3, 400),)) == Choice(
-        "resume", Resume("checkpoint", "id-3-400", "step_400.a3", 3, 400), ((3, 400),), "Newest", "resumes from step_400.a3"
+        "resume",
+        Resume("checkpoint", "id-3-400", "step_400.a3", 3, 400),
+        ((3, 400),),
+        "Newest",
+        "resumes from step_400.a3",
     )

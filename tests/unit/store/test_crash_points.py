@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from store_support import world
-
 from everstep_protocol import storage
 from everstep_protocol.plan import Resume
 from everstep_sidecar.store import retention
@@ -14,6 +12,7 @@ from everstep_sidecar.store.commit import commit
 from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.listing import list_checkpoints
 from everstep_sidecar.store.temporary import open_temporary
+from store_support import world
 
 UIDS = frozenset({world.JOB})
 FIRST = world.make_plan(1, world=2)
@@ -60,7 +59,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_after_a_crash_at_any_step_the_newest_is_there_and_the_job_goes_on(base: Path, tmp_path: Path, name: str) -> None:
+def test_after_a_crash_at_any_step_the_newest_is_there_and_the_job_goes_on(
+    base: Path, tmp_path: Path, name: str
+) -> None:
     scenario = SCENARIOS[name]
     num_crashes = 0
     while True:
@@ -103,6 +104,7 @@ def test_nothing_gets_its_name_before_it_is_durable(base: Path, tmp_path: Path, 
     recorder = world.Recorder()
     SCENARIOS[name](tmp_path / "run" / "root", tmp_path / "run" / "memory", Files(recorder))
     assert recorder.unsynced == set()
+    assert recorder.changed_folders == set(), "entries are durable when it returns"
 
 
 def test_r14_order_of_writes(base: Path, tmp_path: Path) -> None:
@@ -164,7 +166,9 @@ def test_r14_a_failed_rename_that_was_done_is_a_commit(base: Path, tmp_path: Pat
     assert again == done
 
 
-@pytest.mark.parametrize("plan_resume", [Resume("none"), Resume("checkpoint", "id", "step_5", 1, 5), Resume("import", "", "step_5", 0, 5)])
+@pytest.mark.parametrize(
+    "plan_resume", [Resume("none"), Resume("checkpoint", "id", "step_5", 1, 5), Resume("import", "", "step_5", 0, 5)]
+)
 def test_a_commit_names_its_parent(tmp_path: Path, plan_resume: Resume) -> None:
     plan = world.make_plan(2, resume=plan_resume)
     world.begin(tmp_path / "root", plan)

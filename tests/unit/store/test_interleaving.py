@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from store_support import world
-
 from everstep_protocol import storage
 from everstep_protocol.plan import Plan, Resume
 from everstep_sidecar.store import commit as commit_module
@@ -22,6 +20,7 @@ from everstep_sidecar.store.commit import Commit, commit
 from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.listing import list_checkpoints
 from everstep_sidecar.store.temporary import Fenced, open_temporary, temporary_path
+from store_support import world
 
 HANG_SECONDS = 60
 UIDS = frozenset({world.JOB})
@@ -224,7 +223,7 @@ def next_plan(seen: set[str]) -> Plan:
     return world.make_plan(2, resume=Resume("checkpoint", "id", f"step_{step}", 1, step), lineage=((1, step),))
 
 
-@pytest.mark.parametrize("schedule", schedules())
+@pytest.mark.parametrize("schedule", list(schedules()))
 def test_r5_no_order_lets_a_late_commit_through(base: Path, tmp_path: Path, schedule: str) -> None:
     assert late_commits(base, tmp_path / "run", schedule, fence_rightly, commit_rightly) == []
 

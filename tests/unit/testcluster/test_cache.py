@@ -55,3 +55,10 @@ def test_a_busy_lock_says_so(tmp_path: Path) -> None:
         pass
     with file_lock(lock, busy="free again"):
         pass
+
+
+def test_superseded_are_other_recipes_of_the_same_parts_only(cache: Cache) -> None:
+    for name in ("tool-v1", "tool-v2", "other-v1", "unfinished/tool-v3"):
+        (cache.root / name).mkdir(parents=True)
+    current = Part("tool", "v2", lambda folder: None)
+    assert cache.superseded([current]) == [cache.root / "tool-v1", cache.root / "unfinished" / "tool-v3"]

@@ -26,6 +26,6 @@ def write_termination_message(path: Path, message: TerminationMessage) -> bool:
 def encode(message: TerminationMessage) -> bytes:
     """As JSON of at most LIMIT_BYTES; what is too long loses the beginning of its last lines."""
     while len(raw := codec.dumps(message).encode()) > LIMIT_BYTES:
-        excess = max(1, (len(raw) - LIMIT_BYTES) // 6)  # a character takes up to 6 bytes (12 for a pair: come again)
+        excess = max(1, (len(raw) - LIMIT_BYTES) // 12)  # a character takes up to 12 bytes
         message = dataclasses.replace(message, last_lines=message.last_lines[excess:])
     return raw

@@ -1,0 +1,78 @@
+"""Asks the API server whether the pods of a spec would be accepted, before any is made: all of its errors at once, admission's too."""
+
+from __future__ import annotations
+
+import time
+
+from everstep_operator.api.parse import Parsed
+from everstep_operator.api.template import PodTemplate
+from everstep_operator.cluster.client import NotFound, Refused
+from everstep_operator.cluster.pod import render_pod
+from everstep_operator.cluster.room import Checked, Cluster, JobRoom
+from everstep_operator.core.model import JobSpec, JobStatus
+
+_AGAIN_SECONDS = 30.0  # a policy or a claim may have been put right meanwhile
+
+
+async def problems_of(cluster: Cluster, room: JobRoom, parsed: Parsed, status: JobStatus) -> tuple[str, ...]:
+    """What is wrong beside what the spec itself says; asked once a generation, and again while something is wrong."""
+    if parsed.spec is None or parsed.pod is None:
+        return parsed.problems
+    known = room.checked
+    if known is not None and known.generation == room.generation:
+        if not known.problems or time.monotonic() - known.at < _AGAIN_SECONDS:
+            return known.problems
+    elif _was_accepted(room, status) or parsed.spec.suspend or status.result:
+        return ()
+    problems = (
+        *await _claim_problems(cluster, room, parsed.spec, parsed.pod),
+        *await _dry_run(cluster, room, parsed.pod),
+    )
+    room.checked = Checked(room.generation, problems, time.monotonic())
+    return problems
+
+
+def _was_accepted(room: JobRoom, status: JobStatus) -> bool:
+    """A restarted operator does not ask for a thousand jobs that run already."""
+    return status.attempt is not None and status.attempt.intent_generation == room.generation
+
+
+async def _dry_run(cluster: Cluster, room: JobRoom, pod: PodTemplate) -> tuple[str, ...]:
+    manifest = render_pod(room.owner, pod, cluster.settings.pods, 0)
+    manifest["metadata"] = {**manifest["metadata"], "name": None, "generateName": f"{room.name}-w"}
+    path = f"/api/v1/namespaces/{room.namespace}/pods"
+    try:
+        await cluster.client.request("POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
+    except Refused as error:
+        if is_quota(error):
+            return ()
+        return (f"spec.template: the API server refuses its pods: {error.message}",)
+    return ()
+
+
+def is_quota(error: Refused) -> bool:
+    """A full quota is no mistake in the spec: it is waited for."""
+    return error.status == 403 and "exceeded quota" in error.message
+
+
+async def _claim_problems(cluster: Cluster, room: JobRoom, spec: JobSpec, pod: PodTemplate) -> tuple[str, ...]:
+    """R21: a claim for one node cannot serve several workers. A claim that is not there yet is waited for by the scheduler."""
+    if spec.max_workers == 1:
+        return ()
+    fields = {pod.claim: "spec.checkpoint.storage.persistentVolumeClaim.claimName"}
+    fields.update({claim: "spec.template.spec.volumes" for claim in pod.claims if claim not in fields})
+    return tuple(
+        [text for claim, where in fields.items() if (text := await _claim_problem(cluster, room, claim, where))]
+    )
+
+
+async def _claim_problem(cluster: Cluster, room: JobRoom, claim: str, where: str) -> str:
+    path = f"/api/v1/namespaces/{room.namespace}/persistentvolumeclaims/{claim}"
+    try:
+        document = await cluster.client.request("GET", path)
+    except NotFound:
+        return ""
+    modes = (document.get("spec") or {}).get("accessModes") or []
+    if "ReadWriteMany" in modes or "ReadOnlyMany" in modes:
+        return ""
+    return f"{where}: claim {claim} has access modes {', '.join(modes)}: more than one worker needs ReadWriteMany"

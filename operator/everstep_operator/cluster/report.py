@@ -1,0 +1,154 @@
+"""Says: status by compare-and-swap (R1), conditions, Events, metrics. A pass that changes nothing writes nothing."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from datetime import datetime, timezone
+from typing import Any
+
+from everstep_protocol import names
+
+from everstep_operator.api import status as status_json
+from everstep_operator.api.status import MESSAGE_LIMIT, cut
+from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Unavailable
+from everstep_operator.cluster.room import Cluster, JobRoom
+from everstep_operator.core.model import Condition, Decision, JobStatus, Notice, Observed
+
+Raw = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+_EVENT_LIMIT = 1024  # what the API server admits
+_COMPONENT = "everstep-operator"
+
+
+async def write_status(cluster: Cluster, room: JobRoom, seen: Observed, decision: Decision, status: JobStatus) -> bool:
+    """Write what is new in status; True: something was. Raises Conflict, when the decision must be dropped (R1).
+
+    The resourceVersion is the one of the object that the decision was made from.
+    """
+    patch = build_patch(room.body, seen, decision, status)
+    if not patch:
+        return False
+    body = {"metadata": {"resourceVersion": room.resource_version}, "status": patch}
+    answer = await cluster.client.request(
+        "PATCH", f"{room.path}/status", params={"fieldValidation": "Strict"}, body=body, content_type=MERGE_PATCH
+    )
+    before = seen.status
+    room.take(answer)
+    cluster.metrics.count_change(before, status)
+    if status.step != before.step:
+        room.note_step_written()
+    for notice in decision.notices:
+        await post_event(cluster.client, room, notice)
+    return True
+
+
+def build_patch(body: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:
+    """What of status differs from what the object says; null where a field is to vanish."""
+    old = body.get("status") or {}
+    wanted = {**status_json.to_patch(status), **_summary(old, seen, decision, status)}
+    return {key: value for key, value in wanted.items() if not _is_said(old.get(key), value)}
+
+
+def merge_conditions(old: list[Raw], new: tuple[Condition, ...], *, generation: int, now: str) -> list[Raw]:
+    """One entry a type; the time changes only when the status flips; what is not mentioned stays."""
+    entries = {str(entry.get("type")): entry for entry in old}
+    for condition in new:
+        before = entries.get(condition.type)
+        flipped = before is None or before.get("status") != condition.status
+        entries[condition.type] = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": cut(condition.message, MESSAGE_LIMIT),
+            "lastTransitionTime": now if before is None or flipped else before.get("lastTransitionTime", now),
+            "observedGeneration": generation,
+        }
+    return list(entries.values())
+
+
+def count_ready(seen: Observed, decision: Decision, status: JobStatus) -> int:
+    """Workers that train; while none does, those that could."""
+    plan = status.attempt.plan if status.attempt else None
+    if decision.phase == "Running" and plan is not None:
+        return len(plan.members)
+    return sum(
+        pod.sidecar_running and pod.deletion_age_seconds is None and not _is_away(seen, pod.node) for pod in seen.pods
+    )
+
+
+async def post_event(client: Client, room: JobRoom, notice: Notice) -> None:
+    """One Event. A failure is logged: Events are for people, nothing waits for them."""
+    _log.log(
+        logging.WARNING if notice.type == "Warning" else logging.INFO,
+        "%s: %s",
+        notice.reason,
+        notice.message,
+        extra={"reason": notice.reason},
+    )
+    try:
+        await client.request("POST", f"/api/v1/namespaces/{room.namespace}/events", body=_event(room, notice))
+    except (ApiError, Unavailable) as error:
+        _log.warning("event %s was not posted: %s", notice.reason, error)
+
+
+def _summary(old: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:
+    now = _now()
+    wanted = seen.spec.max_workers if seen.spec else old.get("wantedWorkers") or 0
+    ready = count_ready(seen, decision, status)
+    conditions = merge_conditions(old.get("conditions") or [], decision.conditions, generation=seen.generation, now=now)
+    return {
+        "observedGeneration": seen.generation,
+        "phase": decision.phase,
+        "conditions": conditions,
+        "ready": f"{ready}/{wanted}",
+        "readyWorkers": ready,
+        "wantedWorkers": wanted,
+    }
+
+
+def _is_away(seen: Observed, node: str) -> bool:
+    view = seen.nodes.get(node)
+    return view is None or view.unreachable or not view.ready
+
+
+def _is_said(old: Any, wanted: Any) -> bool:
+    """Whether a merge patch of `wanted` would change nothing. In objects null is absence; elsewhere values are compared."""
+    if wanted is None:
+        return old is None
+    if isinstance(wanted, dict) and isinstance(old, dict):
+        return all(_is_said(old.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, dict) and old is None:
+        return False
+    return bool(old == wanted)
+
+
+def _event(room: JobRoom, notice: Notice) -> Raw:
+    now = _now()
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{room.name}.{secrets.token_hex(8)}", "namespace": room.namespace},
+        "involvedObject": {
+            "apiVersion": names.API_VERSION,
+            "kind": names.KIND,
+            "name": room.name,
+            "namespace": room.namespace,
+            "uid": room.uid,
+            "resourceVersion": room.resource_version,
+        },
+        "type": notice.type,
+        "reason": notice.reason,
+        "message": cut(notice.message, _EVENT_LIMIT),
+        "source": {"component": _COMPONENT},
+        "reportingComponent": _COMPONENT,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+
+
+def _now() -> str:
+    return datetime.now(tz=timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,38 @@
+"""kopf: TrainingJobs only, and only to wake. No finalizer, no annotation, no patch, no kopf event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+from everstep_protocol import names
+
+from everstep_operator.cluster.connection import find_connection
+from everstep_operator.handlers.registry import Actors
+
+
+def build_registry(actors: Actors) -> kopf.OperatorRegistry:
+    """All handlers there are."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return find_connection()
+
+    @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
+    async def hear(event: Any, **_: Any) -> None:
+        actors.hear(dict(event["object"]), deleted=event["type"] == "DELETED")
+
+    return registry
+
+
+def build_settings() -> kopf.OperatorSettings:
+    """kopf without what it would do beside watching."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.peering.standalone = True
+    settings.networking.error_backoffs = (0.2, 0.5, 1, 1, 2, 2, 5)
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    return settings

@@ -1,0 +1,225 @@
+"""Starts the operator: `python -m everstep_operator.main`, in a pod or, with KUBECONFIG, anywhere. Settings: `settings.VARIABLES`."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from typing import cast
+
+import kopf
+from everstep_protocol import names
+
+from everstep_operator.cluster import tasks
+from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
+from everstep_operator.cluster.client import ApiError, Client, Unavailable
+from everstep_operator.cluster.connection import NoCluster, find_credentials
+from everstep_operator.cluster.leader import Leader, LeaseLost
+from everstep_operator.cluster.leases import Beats, LeaseWatch
+from everstep_operator.cluster.metrics import Metrics
+from everstep_operator.cluster.records import NodeRecord, PodRecord, trim_node, trim_pod
+from everstep_operator.cluster.reflect import Reflector
+from everstep_operator.cluster.room import Cluster
+from everstep_operator.cluster.sidecars import SidecarClient
+from everstep_operator.handlers.actor import Decide
+from everstep_operator.handlers.hear import build_registry, build_settings
+from everstep_operator.handlers.registry import Actors
+from everstep_operator.health import Health
+from everstep_operator.log import configure_logs
+from everstep_operator.settings import TIMER_PREFIX, VARIABLES, Settings, parse_settings
+
+_log = logging.getLogger(__name__)
+
+_LEAST_KEY_BYTES = 16
+_SILENT_SECONDS = 300.0
+_UID_RETRY_SECONDS = 1.0
+
+
+class Operator:
+    """Everything that runs, put together. `run` returns when it was told to stop; raises LeaseLost."""
+
+    def __init__(self, settings: Settings, root_key: bytes, client: Client, metrics: Metrics, decide: Decide) -> None:
+        self._settings = settings
+        self._client = client
+        self._sidecars = SidecarClient(root_key, settings.pods.api_port)
+        self._leader = Leader(client, settings.lease)
+        self._is_acting = False
+        wakes = Wakes()
+        self._pods = PodBook(wakes)
+        self._beats = Beats(self._node_changed, self._node_changed)
+        self._nodes = NodeBook(self._beats, self._node_changed)
+        self._loop = tasks.LoopWatch()
+        self._wakes = wakes
+        self._leases = LeaseWatch(client, self._beats)
+        self._cluster = Cluster(settings, client, self._sidecars, self._pods, self._nodes, wakes, self._loop, metrics)
+        self.actors = Actors(self._cluster, decide, self._is_synced)
+        self._reflectors = self._build_reflectors()
+        self._health = Health(
+            settings.health_host,
+            settings.health_port,
+            metrics.registry,
+            alive=self._what_is_dead,
+            ready=self._what_is_missing,
+        )
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Wait for the Lease, act, and end cleanly."""
+        await self._client.open()
+        await self._sidecars.open()
+        await self._health.start()
+        running = [tasks.start(self._loop.run(), "loop watch")]
+        try:
+            if await self._becomes_leader(stop):
+                await self._act(stop, running)
+        finally:
+            await self.actors.close()
+            await tasks.end(*running)
+            await self._leader.release()
+            await self._health.stop()
+            await self._sidecars.close()
+            await self._client.close()
+
+    async def _becomes_leader(self, stop: asyncio.Event) -> bool:
+        if not self._settings.lease.enabled:
+            return True
+        _log.info("waiting for the lease %s/%s", self._settings.lease.namespace, self._settings.lease.name)
+        stopping, acquiring = asyncio.create_task(stop.wait()), asyncio.create_task(self._leader.acquire())
+        await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopping, acquiring):
+            task.cancel()
+        return self._leader.is_leader
+
+    async def _act(self, stop: asyncio.Event, running: list[asyncio.Task[None]]) -> None:
+        _log.info("acting as %s", self._settings.lease.identity)
+        keeping = asyncio.create_task(self._leader.keep()) if self._settings.lease.enabled else None
+        hearing = asyncio.create_task(self._hear(stop))
+        running.append(tasks.start(self._fill_caches(running), "caches"))
+        awaited = {task for task in (keeping, hearing) if task is not None}
+        done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await asyncio.wait({hearing}, timeout=10)
+        for task in awaited:
+            task.cancel()
+        for task in done:
+            task.result()
+
+    async def _hear(self, stop: asyncio.Event) -> None:
+        await kopf.operator(
+            registry=build_registry(self.actors),
+            settings=build_settings(),
+            standalone=True,
+            clusterwide=not self._settings.namespaces,
+            namespaces=self._settings.namespaces,
+            stop_flag=stop,
+        )
+
+    async def _fill_caches(self, running: list[asyncio.Task[None]]) -> None:
+        """Nobody decides before all caches are filled."""
+        for reflector in self._reflectors:
+            running.append(tasks.start(reflector.run(), "reflector"))
+        running.append(tasks.start(self._leases.run(), "node leases"))
+        self._cluster.uid = await self._read_cluster_uid()
+        await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors), self._leases.synced.wait())
+        self._is_acting = True
+        self.actors.open()
+        running.append(tasks.start(self.actors.run(), "jobs"))
+        _log.info("all caches are filled")
+
+    async def _read_cluster_uid(self) -> str:
+        while True:
+            try:
+                namespace = await self._client.request("GET", "/api/v1/namespaces/kube-system")
+                return str(namespace["metadata"]["uid"])
+            except (ApiError, Unavailable) as error:
+                _log.warning("the cluster's UID is not read: %s", error)
+                await asyncio.sleep(_UID_RETRY_SECONDS)
+
+    def _build_reflectors(self) -> list[Reflector[PodRecord] | Reflector[NodeRecord]]:
+        nodes = Reflector(self._client, "/api/v1/nodes", trim_node, self._nodes.take)
+        paths = [f"/api/v1/namespaces/{name}/pods" for name in self._settings.namespaces] or ["/api/v1/pods"]
+        selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB_UID}"
+        pods = [Reflector(self._client, path, trim_pod, self._pods.take, label_selector=selector) for path in paths]
+        return [nodes, *pods]
+
+    def _node_changed(self, node: str) -> None:
+        self._nodes.look_again()
+        for job in self._pods.jobs_on(node):
+            self._wakes.wake(job)
+
+    def _is_synced(self) -> bool:
+        return self._is_acting
+
+    def _what_is_dead(self) -> list[str]:
+        """For liveness: what only a restart may put right. A control plane that is away is not among it."""
+        if not self._is_acting or self._client.answer_age_seconds() > _SILENT_SECONDS:
+            return []
+        silent = [reflector.silent_seconds() for reflector in self._reflectors]
+        return [f"a watch is silent for {max(silent):.0f} s"] if max(silent) > _SILENT_SECONDS else []
+
+    def _what_is_missing(self) -> list[str]:
+        """For readiness: a replica that waits for the Lease is as it should be."""
+        waits = self._settings.lease.enabled and not self._leader.is_leader
+        return [] if waits or self._is_acting else ["caches are being filled"]
+
+
+def load_decide() -> Decide:
+    """The core, by name: the edges do not need it to be imported."""
+    return cast(Decide, importlib.import_module("everstep_operator.core.decide").decide)
+
+
+def main() -> None:
+    """Exit code 0: told to stop. 1: the lease was lost. 2: settings or surroundings are wrong."""
+    if "--help" in sys.argv[1:]:
+        print(_help())
+        return
+    try:
+        settings = parse_settings(os.environ, identity=f"{socket.gethostname()}-{os.getpid()}")
+        root_key = _read_root_key(settings)
+        credentials = find_credentials()
+    except (ValueError, OSError, NoCluster) as error:
+        sys.exit(_fail(error))
+    configure_logs(settings.log_level)
+    metrics = Metrics()
+    client = Client(credentials, metrics.count_api_error)
+    sys.exit(asyncio.run(_run(settings, root_key, client, metrics)))
+
+
+async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Metrics) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    operator = Operator(settings, root_key, client, metrics, load_decide())
+    metrics.watch_phases(operator.actors.phases)
+    try:
+        await operator.run(stop)
+    except LeaseLost as error:
+        _log.error("the lease is lost, another replica acts: %s", error)
+        return 1
+    _log.info("stopped")
+    return 0
+
+
+def _read_root_key(settings: Settings) -> bytes:
+    key = settings.root_key_file.read_bytes().strip()
+    if len(key) < _LEAST_KEY_BYTES:
+        raise ValueError(f"{settings.root_key_file}: has {len(key)} bytes, at least {_LEAST_KEY_BYTES} are needed")
+    return key
+
+
+def _fail(error: Exception) -> int:
+    print(f"everstep-operator: {error}", file=sys.stderr)
+    return 2
+
+
+def _help() -> str:
+    lines = [f"  {name}={default or '(empty)'}\n      {text}" for name, (default, text) in VARIABLES.items()]
+    timers = f"  {TIMER_PREFIX}<NAME>\n      any timer of everstep_operator.core.model.Settings, in seconds"
+    return "\n".join([__doc__ or "", "", "Environment:", *lines, timers])
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ Usage: unpack_wheels.py WHEELS TARGET
 from __future__ import annotations
 
 import compileall
+import contextlib
 import sys
 import zipfile
 from pathlib import Path
@@ -21,7 +22,9 @@ def unpack(wheels: Path, target: Path) -> None:
             _check(wheel, archive)
             archive.extractall(target)
     # The root file system is read-only later: what is not compiled now is compiled again at every start.
-    if not compileall.compile_dir(target, quiet=1, workers=0):
+    with contextlib.redirect_stdout(sys.stderr):  # where it says which file does not compile
+        compiled = compileall.compile_dir(target, quiet=1)
+    if not compiled:
         raise ValueError(f"{target}: not all files compile with Python {sys.version.split()[0]}")
 
 

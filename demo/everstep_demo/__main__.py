@@ -77,8 +77,7 @@ def _demo(*, keep: bool) -> int:
         look = _play(stage, example, console)
         problems = _report(look, example, console)
         if problems:
-            stage.keep_logs(LOGS, [worker.name for worker in look.workers])
-            print(f"what operator and workers said is in {LOGS.relative_to(ROOT)}", file=sys.stderr)
+            stage.keep_logs(LOGS)
     if keep:
         print(_KEPT.format(namespace=NAMESPACE, job=example.name))
     print(f"the whole demo: {time.monotonic() - began:.0f} s")
@@ -94,6 +93,9 @@ def _struck_afterwards(stage: Stage, *, keep: bool) -> Iterator[None]:
         finished = True
     except KeyboardInterrupt:
         print("\ninterrupted: cleaning up", file=sys.stderr)
+        raise
+    except Exception:
+        stage.keep_logs(LOGS)
         raise
     finally:
         if not (keep and finished):

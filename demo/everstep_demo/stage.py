@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -128,14 +129,24 @@ class Stage:
         self.cluster.kubectl("delete", "pv", volume["metadata"]["name"], "--ignore-not-found", "--timeout=60s")
         shutil.rmtree(self._checkpoints, ignore_errors=True)
 
-    def keep_logs(self, folder: Path, pods: list[str]) -> None:
-        """What operator and workers said, for those who want to know why it failed."""
-        folder.mkdir(parents=True, exist_ok=True)
-        asked = [(OPERATOR_NAMESPACE, f"deployment/{RELEASE}"), *((NAMESPACE, pod) for pod in pods)]
-        for namespace, name in asked:
-            command = ("kubectl", "--namespace", namespace, "logs", name, "--all-containers", "--prefix", "--tail=2000")
-            with (folder / f"{name.replace('/', '-')}.log").open("wb") as file:
-                subprocess.run(self.cluster.command(*command), check=False, stdout=file, stderr=file, timeout=20)
+    def keep_logs(self, folder: Path) -> None:
+        """Keeps what operator and workers said, for those who want to know why it failed."""
+        if self._found_up is None or not self.cluster.is_up():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for namespace in (OPERATOR_NAMESPACE, NAMESPACE):
+            self._keep(folder / f"{namespace}.txt", "--namespace", namespace, "describe", "trainingjobs,pods")
+            pods = self.cluster.kubectl("--namespace", namespace, "get", "pods", "-o", "name").split()
+            for pod in pods:
+                log = folder / f"{pod.removeprefix('pod/')}.log"
+                self._keep(log, "--namespace", namespace, "logs", pod, "--all-containers", "--prefix", "--tail=-1")
+        self._progress.say(f"what operator and workers said is in {folder.relative_to(ROOT)}")
+
+    def _keep(self, file: Path, *argv: str) -> None:
+        """What kubectl prints; the log of a node without power only ends by time-out."""
+        with file.open("wb") as out, contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(self.cluster.command("kubectl", *argv), check=False, stdout=out, stderr=out, timeout=10)
 
     def strike(self) -> None:
         """Leaves nothing running that was not there before."""

@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _LEAST_KEY_BYTES = 16
 _SILENT_SECONDS = 300.0
 _UID_RETRY_SECONDS = 1.0
+_STOP_SECONDS = 5.0
 
 
 class Operator:
@@ -97,19 +98,19 @@ class Operator:
         _log.info("acting as %s", self._settings.lease.identity)
         keeping = asyncio.create_task(self._leader.keep()) if self._settings.lease.enabled else None
         hearing = asyncio.create_task(self._hear(stop))
+        stopping = asyncio.create_task(stop.wait())
         running.append(tasks.start(self._fill_caches(running), "caches"))
-        awaited = {task for task in (keeping, hearing) if task is not None}
-        done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await asyncio.wait({hearing}, timeout=10)
-        for task in awaited:
-            task.cancel()
+        awaited = {task for task in (keeping, hearing, stopping) if task is not None}
+        done, left = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()  # kopf, too: of its own it would wait for all of our tasks first
+        await asyncio.wait(left | done, timeout=_STOP_SECONDS)
         for task in done:
             task.result()
 
     async def _hear(self, stop: asyncio.Event) -> None:
         await kopf.operator(
-            registry=build_registry(self.actors),
+            registry=build_registry(self.actors, stop.set),
             settings=build_settings(),
             standalone=True,
             clusterwide=not self._settings.namespaces,

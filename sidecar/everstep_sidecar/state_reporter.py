@@ -17,6 +17,7 @@ from everstep_sidecar.pod import Pod
 
 TICK_SECONDS = 0.05
 REPORT_SECONDS = 1.0
+FINISHED_SECONDS = 0.1  # the launcher waits for the word that all are
 
 Stage = Literal["waiting", "started", "ended", "finished"]
 StateName = Literal["waiting", "starting", "running", "saving", "stopped", "finished"]
@@ -59,7 +60,7 @@ class StateReporter:
             mark = _mark(state, training)
             if mark != told:
                 self._pod.changes.bump()
-            if mark != told or time.monotonic() - told_at >= REPORT_SECONDS:
+            if mark != told or time.monotonic() - told_at >= _interval_seconds(state):
                 told, told_at = mark, time.monotonic()
                 await self._tell(state)
             await asyncio.sleep(TICK_SECONDS)
@@ -74,6 +75,10 @@ class StateReporter:
         stopped = training.step if state == "stopped" else -1
         lost = self._pod.peers.lost()
         return MemberState(self._attempt, state, training.step, lost, stopped, self._pod.link.leaving)
+
+
+def _interval_seconds(state: MemberState) -> float:
+    return FINISHED_SECONDS if state.state == "finished" else REPORT_SECONDS
 
 
 def state_name(stage: Stage, phase: str) -> StateName:

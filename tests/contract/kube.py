@@ -72,11 +72,23 @@ class ApiServer:
         status = _post(f"{etcd}/maintenance/status", {})
         _post(f"{etcd}/kv/compaction", {"revision": status["header"]["revision"], "physical": True})
 
-    def call(self, method: str, path: str, body: Any = None, content_type: str = "application/json") -> tuple[int, Any]:
+    def table(self, path: str) -> Any:
+        """What `kubectl get` shows."""
+        return self.call("GET", path, accept="application/json;as=Table;v=v1;g=meta.k8s.io")[1]
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> tuple[int, Any]:
         """(status, JSON): a plain client of its own, so that ours is not tested by itself."""
         request = urllib.request.Request(self.url + path, method=method)
         request.add_header("Authorization", f"Bearer {self.token}")
         request.add_header("Content-Type", content_type)
+        request.add_header("Accept", accept)
         data = None if body is None else json.dumps(body).encode()
         try:
             with urllib.request.urlopen(request, data, timeout=30, context=_no_verification()) as answer:

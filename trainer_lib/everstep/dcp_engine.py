@@ -39,7 +39,6 @@ class DcpEngine:
             storage_writer=writer,
             planner=SavePlanner(dict(state.paths)),
             process_group=self._group,
-            no_dist=self._group is None,
         )
         return DcpSave(future)
 
@@ -62,7 +61,6 @@ class DcpEngine:
                 storage_reader=Reader(directory),
                 planner=LoadPlanner(),
                 process_group=self._group,
-                no_dist=self._group is None,
             )
         except (Exception, CheckpointException) as error:  # the latter is a BaseException
             raise LoadError(f"{directory}: loading failed: {_told(error)}") from error

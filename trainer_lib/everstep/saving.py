@@ -153,10 +153,9 @@ class Saver:
     # ------------------------------------------------------------------ one save
 
     def _begin(self, step: int, state: FlatState, samples_consumed: int) -> None:
-        flight = self._flight = _Flight(step)
-        directory = self._place.directory(step)
         self._place.discard(step)
-        pending = self._engine.save(self._with_ours(state, step, samples_consumed), directory)
+        pending = self._engine.save(self._with_ours(state, step, samples_consumed), self._place.directory(step))
+        flight = self._flight = _Flight(step)
 
         def settle() -> None:
             try:

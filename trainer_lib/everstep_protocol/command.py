@@ -23,6 +23,7 @@ class UserCommand:
     target: tuple[str, ...]  # the script (or `-m`, module) and its arguments, without torchrun's own options
     num_processes: int | None  # --nproc-per-node, None: not said (`auto`, `gpu` and `cpu` count as not said)
     no_python: bool = False  # torchrun --no-python: the target is a program of its own
+    torchrun: str = "torchrun"  # the torchrun that was named, perhaps with its path
 
 
 def parse_command(command: Sequence[str]) -> UserCommand:
@@ -35,7 +36,7 @@ def parse_command(command: Sequence[str]) -> UserCommand:
         raise ValueError("the command is empty: give the command that starts training, e.g. torchrun train.py")
     name = PurePosixPath(command[0]).name
     if name == "torchrun":
-        return _parse_torchrun((), command[1:])
+        return replace(_parse_torchrun((), command[1:]), torchrun=command[0])
     if re.fullmatch(r"python(\d+(\.\d+)?t?)?", name, re.ASCII):
         return _parse_python(command)
     if name.endswith(".py"):

@@ -122,8 +122,13 @@ async def delete_job(cluster: Cluster, room: JobRoom) -> None:
 
 async def _create_token(cluster: Cluster, room: JobRoom) -> None:
     """R22: one Secret a job UID. It is made, never read; the same token comes out each time."""
-    if room.has_token:
-        return
+    async with room.token_lock:  # pods are made side by side
+        if not room.has_token:
+            await _post_token(cluster, room)
+            room.has_token = True
+
+
+async def _post_token(cluster: Cluster, room: JobRoom) -> None:
     token = base64.b64encode(cluster.sidecars.token(room.uid).encode()).decode()
     manifest = {
         "apiVersion": "v1",
@@ -144,7 +149,6 @@ async def _create_token(cluster: Cluster, room: JobRoom) -> None:
         _log.debug("token of %s is there already", room.name)
     except NotFound as error:
         raise Stale(f"namespace {room.namespace} is going away") from error
-    room.has_token = True
 
 
 async def _check_existing(cluster: Cluster, room: JobRoom, worker_id: int) -> None:

@@ -63,6 +63,7 @@ class Follower:
         self._target: Target | None = None
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[str, asyncio.Task[None]] = {}
+        self._version: str | None = None  # of the coordinator's newest answer, whatever attempt it speaks of
         self.seen: Seen | None = None
         self.gone_at: float | None = None
         self.lost: dict[str, tuple[int, int]] = {}  # pod UID -> (lost by, asked)
@@ -82,7 +83,7 @@ class Follower:
         for task in (self._task, *self._probes.values()):
             if task is not None:
                 task.cancel()
-        self._task, self._probes = None, {}
+        self._task, self._probes, self._version = None, {}, None
         self.seen, self.gone_at, self.lost, self.failed_probes = None, None, {}, {}
 
     async def _run(self) -> None:
@@ -108,8 +109,8 @@ class Follower:
     async def _poll(self, target: Target) -> None:
         suspicious = bool(self._probes)
         wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else _WAIT_SECONDS * random.uniform(0.75, 1.25)
-        version = self.seen.status.version if self.seen else None
-        status = await self._ask(target, target.coordinator, version, wait)
+        status = await self._ask(target, target.coordinator, self._version, wait)
+        self._version = status.version
         self._note(target.coordinator.uid, alive=True)
         self.lost = {member.uid: (member.lost_by, member.asked) for member in status.members}
         self._take(target, status)

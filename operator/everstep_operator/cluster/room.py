@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +62,7 @@ class JobRoom:
         self.names_taken: set[int] = set()
         self.checked: Checked | None = None
         self.has_token = False
+        self.token_lock = asyncio.Lock()
         self.warned: set[str] = set()
         self.step_written_at = time.monotonic()
         self._cluster = cluster

@@ -295,6 +295,9 @@ class Observed:
     announced: tuple[str, ...] = ()  # UIDs of pods that acknowledged an Announce of the current attempt's plan
     names_taken: tuple[int, ...] = ()  # worker ids whose pod name belongs to an object that is not ours: burnt (R20)
     step_age_seconds: float = 0.0  # since status.step was last written, for `Settings.step_write`
+    remembered: dict[object, object] = field(
+        init=False, default_factory=dict, compare=False, repr=False
+    )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside
 
 
 # ---------------------------------------------------------------- what is decided

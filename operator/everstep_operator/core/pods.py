@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar, cast
+
 from everstep_protocol import codec
 from everstep_protocol.local import TerminationMessage
 from everstep_protocol.messages import SidecarStatus
@@ -11,12 +15,30 @@ from everstep_operator.core.model import AttemptStatus, NodeView, Observed, PodV
 
 PREEMPTED = "PreemptionByScheduler"
 
+Args = ParamSpec("Args")
+Fact = TypeVar("Fact")
 
+
+def once_a_pass(fact: Callable[Concatenate[Observed, Args], Fact]) -> Callable[Concatenate[Observed, Args], Fact]:
+    """Work a fact out once for each `Observed`: in a cluster of 500 nodes each look at all of them counts."""
+
+    @wraps(fact)
+    def remembered(seen: Observed, *args: Args.args, **kwargs: Args.kwargs) -> Fact:
+        key = (fact.__name__, args)
+        if key not in seen.remembered:
+            seen.remembered[key] = fact(seen, *args, **kwargs)
+        return cast(Fact, seen.remembered[key])
+
+    return cast(Callable[Concatenate[Observed, Args], Fact], remembered)
+
+
+@once_a_pass
 def by_worker(seen: Observed) -> dict[int, PodView]:
     """The pod of each worker id; there is one at most, its name is made of the id (R20)."""
     return {pod.worker_id: pod for pod in seen.pods}
 
 
+@once_a_pass
 def by_uid(seen: Observed) -> dict[str, PodView]:
     """The pods by UID."""
     return {pod.uid: pod for pod in seen.pods}
@@ -57,14 +79,15 @@ def _termination(pod: PodView) -> TerminationMessage | None:
 
 
 def is_kubelet_silent(seen: Observed, node: NodeView) -> bool:
-    """R25, K: the lease is unchanged for half of its own duration, or the API server says NotReady or unreachable: one cause.
+    """R25, K: the lease is unchanged for half of its own duration, or the API server says NotReady or unreachable: one cause."""
+    return node.unreachable or not node.ready or (_is_lease_stale(node) and _are_leases_trusted(seen))
 
-    R26: when more than a third of the nodes (and at least 3) have stale leases, only the API server's own word counts.
-    """
-    if node.unreachable or not node.ready:
-        return True
-    stale = sum(_is_lease_stale(other) for other in seen.nodes.values())
-    return _is_lease_stale(node) and not (stale >= 3 and 3 * stale > len(seen.nodes))
+
+@once_a_pass
+def _are_leases_trusted(seen: Observed) -> bool:
+    """R26: when more than a third of the nodes (and at least 3) have stale leases, only the API server's own word counts."""
+    stale = sum(_is_lease_stale(node) for node in seen.nodes.values())
+    return stale < 3 or 3 * stale <= len(seen.nodes)
 
 
 def _is_lease_stale(node: NodeView) -> bool:
@@ -81,9 +104,11 @@ def is_given_up(seen: Observed, name: str) -> bool:
     return is_node_gone(seen, name) or (name in seen.nodes and seen.nodes[name].out_of_service)
 
 
+@once_a_pass
 def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
-    lost_here = {pod.node for pod in seen.pods if pod.worker_id in _lost_ids(seen) and not is_over(pod)}
+    lost = _lost_ids(seen)
+    lost_here = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
     return tuple(
         sorted(
             name
@@ -96,6 +121,7 @@ def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     )
 
 
+@once_a_pass
 def _lost_ids(seen: Observed) -> set[int]:
     return {row.id for row in seen.status.workers if row.state == "Lost"}
 

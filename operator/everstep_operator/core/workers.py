@@ -69,9 +69,9 @@ def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
 
 
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    """Pending because of nodes that are well again: affinity cannot be changed, so the id is burnt and another one made."""
+    """Pending, and one of the nodes that it must avoid is well again: affinity cannot be changed, so another id is made."""
     pending = pod.phase == "Pending" and not pod.node and bool(pod.avoid)
-    return pending and not set(pod.avoid) & set(pods.suspect_nodes(seen, settings))
+    return pending and bool((set(pod.avoid) & set(seen.nodes)) - set(pods.suspect_nodes(seen, settings)))
 
 
 def _without_surplus(seen: Observed, rows: list[WorkerStatus], touch: Touch, most: int) -> list[WorkerStatus]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -11,9 +12,13 @@ from everstep_operator.cluster.connection import find_connection
 from everstep_operator.handlers.registry import Actors
 
 
-def build_registry(actors: Actors) -> kopf.OperatorRegistry:
-    """All handlers there are."""
+def build_registry(actors: Actors, on_stop: Callable[[], None]) -> kopf.OperatorRegistry:
+    """All handlers there are. kopf takes SIGTERM for itself: `on_stop` hears of it."""
     registry = kopf.OperatorRegistry()
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        on_stop()
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -32,6 +37,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
+    settings.queueing.exit_timeout = 0.2
     settings.networking.error_backoffs = (0.2, 0.5, 1, 1, 2, 2, 5)
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5

@@ -88,9 +88,11 @@ def test_r7_an_attempt_starts_once(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", "print('ran', flush=True)"))
     pod.sidecar.expect(local.Finished)
     pod.start(1)
+    wait_until(lambda: "everstep: attempt 1 is not started again" in pod.own_lines(), "the refusal")
     pod.sidecar.send(local.Stop(5, 0))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(5)
     pod.start(4)  # came late: 5 was stopped already
+    wait_until(lambda: "everstep: attempt 4 is not started again" in pod.own_lines(), "the refusal")
     pod.start(6)
     assert pod.sidecar.expect(local.Finished) == local.Finished(6)
     assert pod.stdout.read_bytes() == b"ran\n" * 2
@@ -146,9 +148,17 @@ def test_a_deaf_trainer_is_killed_after_the_bound(pod: Pod) -> None:
     assert not is_alive(trainer)
 
 
+SAVES = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print("saved", flush=True), sys.exit(0)))
+signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
+print("up", flush=True)
+while True: time.sleep(60)
+"""
+
+
 def test_a_planned_stop_lets_the_trainer_end_by_itself(pod: Pod) -> None:
-    text = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved', flush=True), sys.exit(0)))\nprint('up', flush=True)\nwhile True: time.sleep(60)\n"
-    pod.run("python3", pod.script("train.py", text))
+    pod.run("python3", pod.script("train.py", SAVES))
     wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
     pod.sidecar.send(local.Stop(1, 60))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)
@@ -202,22 +212,27 @@ def test_a_crash_is_reported_with_its_last_lines_and_ends_the_others(pod: Pod) -
     assert json.loads(pod.log.read_text())["result"] == "failed"
 
 
-def test_r32_the_first_cause_is_not_the_peer_that_was_seen_first(pod: Pod) -> None:
-    text = """
+PEER_FIRST = """
 import os, sys, time
-if os.environ["RANK"] == "0":
+def publish():
+    with open("pid.tmp", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename("pid.tmp", "pid")
+rank = os.environ["RANK"]
+if rank == "0":
     time.sleep(600)
-if os.environ["RANK"] == "1":
+if rank == "1":
     sys.stderr.write("RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:31\\n")
+    publish()
     sys.exit(1)
-while os.path.exists("/proc/" + open("pid-1").read()) if os.path.exists("pid-1") else True: pass
+while not os.path.exists("pid") or os.path.exists("/proc/" + open("pid").read()):
+    time.sleep(0.001)
 os.kill(os.getpid(), 9)
 """
-    text = text.replace(
-        'if os.environ["RANK"] == "1":',
-        'if os.environ["RANK"] == "1":\n    open("pid-1.tmp", "w").write(str(os.getpid())); os.rename("pid-1.tmp", "pid-1")',
-    )
-    pod.run("torchrun", pod.script("train.py", text), sizes=(3,))
+
+
+def test_r32_the_first_cause_is_not_the_peer_that_was_seen_first(pod: Pod) -> None:
+    pod.run("torchrun", pod.script("train.py", PEER_FIRST), sizes=(3,))
     exited = pod.sidecar.expect(local.ProcessExited)
     assert (exited.rank, exited.signal, exited.exit_code, exited.peer_lost) == (2, 9, None, False)
 
@@ -265,8 +280,7 @@ def test_what_happened_while_the_sidecar_was_away_is_told_later(pod: Pod) -> Non
 
 
 def test_signals_are_passed_on(pod: Pod) -> None:
-    text = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *_: print('usr1', flush=True))\nprint('up', flush=True)\nwhile True: time.sleep(60)\n"
-    pod.run("python3", pod.script("train.py", text))
+    pod.run("python3", pod.script("train.py", SAVES))
     wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
     os.kill(pod.pid, signal.SIGUSR1)
     wait_until(lambda: b"usr1" in pod.stdout.read_bytes(), "the signal")

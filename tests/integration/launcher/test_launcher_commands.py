@@ -42,6 +42,13 @@ def test_the_interpreter_of_the_users_torchrun_is_used(pod: Pod) -> None:
     assert dumped(pod)["python"] == str(venv / "python3.99")  # not resolved: a venv lives by its symlink
 
 
+def test_a_torchrun_that_is_named_with_its_path_says_the_interpreter(pod: Pod) -> None:
+    venv = pod.folder / "venv" / "bin"
+    make_torchrun(venv, venv / "python3.99")
+    pod.run(venv / "torchrun", pod.script("train.py", DUMP))
+    assert dumped(pod)["python"] == str(venv / "python3.99")
+
+
 def test_a_module_is_run_as_torchrun_does(pod: Pod) -> None:
     pod.script("package/train.py", DUMP)
     pod.run("python3", "-m", "torch.distributed.run", "--nproc_per_node", "1", "-m", "package.train", "${local_rank}")
@@ -110,6 +117,7 @@ def test_a_shell_that_disagrees_about_processes_is_told_what_to_do(pod: Pod) -> 
     [
         (["torchrun", "--no-such-option", "train.py"], "--no-such-option is not known"),
         (["torchrun"], "given no script"),
+        (["/no/such/torchrun", "t.py"], "/no/such/torchrun: no such program in the image"),
         (["no-such-program", "train.py"], "no-such-program: no such program in the image"),
         (["python3.77", "train.py"], "python3.77: no such program in the image"),
     ],

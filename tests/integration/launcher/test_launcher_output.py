@@ -81,7 +81,7 @@ def test_a_stuck_log_does_not_keep_a_stop_from_being_obeyed(pod: Pod) -> None:
     os.close(writer)
     pod.sidecar.accept()
     pod.start(1)
-    wait_until(lambda: _num_waiting(reader) > 60000, "a full pipe")
+    wait_until(lambda: _num_waiting(reader) > 50000, "a full pipe")
     (trainer,) = below(pod.pid)
     pod.sidecar.send(local.Stop(1, 0))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)

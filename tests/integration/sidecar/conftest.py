@@ -12,16 +12,16 @@ from integration.sidecar.sidecar_harness import World
 
 @pytest.fixture
 def make_world() -> Iterator[Callable[..., World]]:
-    """Pods with connected launchers."""
+    """Pods with connected fake launchers, or without."""
     worlds: list[World] = []
     # not tmp_path: a unix socket's path has 107 bytes at most
     folder = tempfile.TemporaryDirectory(prefix="job-")
 
-    def make(num_pods: int, **options: object) -> World:
+    def make(num_pods: int, *, launchers: bool = True, **options: object) -> World:
         world = World(Path(folder.name), num_pods, **options)  # type: ignore[arg-type]
         worlds.append(world)
         world.start()
-        for pod in world.pods:
+        for pod in world.pods if launchers else ():
             pod.connect_launcher()
         return world
 

@@ -307,6 +307,8 @@ class Pod:
             connection.close()
 
     def is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the sidecar has ended:\n{self.log.read_text()}"
         try:
             return bool(self.get("/healthz", metrics=True))
         except OSError:

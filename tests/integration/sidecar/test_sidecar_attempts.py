@@ -230,8 +230,10 @@ def test_r25_a_refused_peer_is_not_lost(make_world):
     world = make_world(2)
     world.begin(1, world.pods)
     world.pods[1].kill()
-    until(lambda: "hello" not in world.pods[0].status().lost_peers, "")
+    world.pods[1].start()
+    until(world.pods[1].is_up, "up again")
     assert world.pods[0].status().lost_peers == {}
+    assert "is silent" not in world.pods[0].log.read_text()
 
 
 def test_status_and_metrics_for_people(make_world):

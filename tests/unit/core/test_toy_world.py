@@ -15,7 +15,7 @@ from unit.core.toy_world import World
 
 NODES = st.sampled_from(["n0", "n1", "n2", "n3"])
 FAULTS = st.one_of(
-    st.tuples(st.just("tick"), st.integers(1, 12)),
+    st.tuples(st.just("tick"), st.integers(1, 6)),
     st.tuples(st.just("power_off"), NODES),
     st.tuples(st.just("boot"), NODES),
     st.tuples(st.just("crash")),
@@ -58,14 +58,14 @@ def assert_trains_with(world: World, count: int) -> None:
     assert len(world.pods) == count
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(FAULTS, max_size=14))
 def test_after_any_faults_it_trains_with_all_again_or_failed_with_a_reason(faults: list[tuple[Any, ...]]) -> None:
     world = World()
     for fault in faults:
         happen(world, fault)
     heal(world)
-    decision = world.settle(200)
+    decision = world.settle(100)
     if world.status.result:
         assert decision.reason in ("NoProgress", "CrashBudgetExceeded")
         assert not world.pods
@@ -90,7 +90,7 @@ def test_r1_two_operators_with_old_eyes_make_no_second_truth(
             world.apply(decide(seen, SETTINGS), version)
             world.step()
     heal(world)
-    world.settle(200)
+    world.settle(100)
     if not world.status.result:
         assert_trains_with(world, 4)
 
@@ -155,7 +155,7 @@ def test_r3_an_operator_that_dies_after_any_action_is_followed_by_one_that_carri
     assert (world.status.attempt.state, len(world.status.attempt.plan.members)) == ("Started", 3)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(FAULTS, max_size=10))
 def test_the_same_sight_gives_the_same_decision(faults: list[tuple[Any, ...]]) -> None:
     world = World()

@@ -78,7 +78,7 @@ class World:
     generation: int = 1
     until: int = 10_000
     tick_number: int = 0
-    status: JobStatus = JobStatus()
+    status: JobStatus = field(default_factory=JobStatus)
     version: int = 0
     pods: dict[str, Pod] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": Node() for i in range(4)})
@@ -93,6 +93,7 @@ class World:
     created: int = 0
     intents: int = 0
     gone: bool = False
+    most: int = 4  # max workers that were ever wanted
 
     # ------------------------------------------------------------ what the operator sees
 
@@ -414,6 +415,8 @@ class World:
     def change(self, **changes: Any) -> None:
         self.job = replace(self.job, **changes)
         self.generation += 1
+        self.version += 1  # a spec edit gives a new resourceVersion too
+        self.most = max(self.most, self.job.max_workers)
 
     # ------------------------------------------------------------ the operator's loop
 
@@ -428,8 +431,7 @@ class World:
         """Pods never exceed max, those that leave apart."""
         counted = {row.id for row in self.status.workers if row.state in ("Wanted", "Joined")}
         stay = [p for p in self.pods.values() if p.deleted_at is None and p.view.worker_id in counted]
-        most = max(self.job.max_workers, len(self.run.plan.members) if self.run else 0)
-        assert len(stay) <= most, "more pods than max"
+        assert len(stay) <= self.most, "more pods than max"
 
     def settle(self, ticks: int = 90) -> Decision:
         """Time passes, nothing new goes wrong."""

@@ -42,6 +42,8 @@ def test_r32_first_cause(failures: list[Failure], expected: Failure) -> None:
         ("ConnectionResetError: [Errno 104] Connection reset by peer", False),  # the user's own data server
         ("requests.exceptions.ConnectionError: broken pipe", False),
         ("torch.cuda.OutOfMemoryError: CUDA out of memory", False),
+        ("[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation", False),  # a hang
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
         ("", False),
     ],
 )

@@ -12,7 +12,10 @@ def torchrun(*target: str, interpreter: tuple[str, ...] = (), n: int | None = No
 
 ACCEPTED: list[tuple[str, UserCommand]] = [
     ("torchrun train.py", torchrun("train.py")),
-    ("/opt/venv/bin/torchrun train.py --lr 1", torchrun("train.py", "--lr", "1")),
+    (
+        "/opt/venv/bin/torchrun train.py --lr 1",
+        UserCommand("torchrun", (), ("train.py", "--lr", "1"), None, torchrun="/opt/venv/bin/torchrun"),
+    ),
     ("torchrun --nproc-per-node=2 train.py", torchrun("train.py", n=2)),
     ("torchrun --nproc_per_node 4 train.py", torchrun("train.py", n=4)),
     ("torchrun --nproc_per_node=gpu train.py", torchrun("train.py")),

@@ -62,7 +62,7 @@ def test_r9_r12_the_choice_stays_on_one_chain_whatever_is_lost(
     history: tuple[dict[Place, Node], list[tuple[int, Place | None, Lineage]]], data: st.DataObject
 ) -> None:
     nodes, attempts = history
-    attempt, start, lineage = attempts[-1]
+    attempt, _, lineage = attempts[-1]
     lineage_of = {number: its_lineage for number, _, its_lineage in attempts}
     left = data.draw(st.lists(st.sampled_from(sorted(nodes)), unique=True)) if nodes else []
     verdicts = tuple(

@@ -33,6 +33,13 @@ def test_a_wheel_that_needs_an_installer_is_refused(tmp_path: Path) -> None:
         unpack_wheels.unpack(tmp_path, tmp_path / "site")
 
 
+def test_a_file_that_does_not_compile_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wheel(tmp_path, "broken", broken__dot__py="def f(:")
+    with pytest.raises(ValueError, match="not all files compile"):
+        unpack_wheels.unpack(tmp_path, tmp_path / "site")
+    assert "broken.py" in capsys.readouterr().err
+
+
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="make wheels"):
         unpack_wheels.unpack(tmp_path, tmp_path / "site")

@@ -13,7 +13,7 @@ WINDOW_SECONDS = 0.075  # the first that is seen dead may be a peer of the one t
 
 # Each needs the name of a library that speaks to peers: a data loader's own "Connection reset by peer" is the user's failure.
 _PEER_LOST = re.compile(
-    r"gloo[^\n]*(closed by peer|reset by peer|broken pipe|timed out|connection refused|connectFullMesh|no route to host)"
+    r"gloo[^\n]*(closed by peer|reset by peer|broken pipe|connection timed out|connect timeout|connection refused|connectFullMesh|no route to host)"
     r"|(TCPStore|c10d|TCPStoreClient|DistNetworkError)[^\n]*(closed|reset by peer|broken pipe|failed to recv|failed to send|shut ?down)"
     r"|remote process exited or there was a network error"
     r"|ncclRemoteError|NCCL communicator was aborted"

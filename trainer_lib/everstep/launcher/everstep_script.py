@@ -7,10 +7,10 @@ import sys
 if sys.version_info < (3, 10):  # noqa: UP036 - the image chooses the interpreter
     sys.exit("everstep: python3 in this image is older than 3.10: use an image with a newer one")
 
-# What the image puts on PYTHONPATH is for the user's code; a `types.py` in it must not break the launcher.
+# What the image puts on PYTHONPATH is for the user's code: a `types.py` in it must not come before the standard library's.
 _foreign = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-sys.path[:] = [entry for entry in sys.path if entry not in _foreign]
-sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib")  # noqa: PTH100, PTH118, PTH120 - nothing is imported yet
+sys.path.sort(key=lambda entry: entry in _foreign)
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))  # noqa: PTH100, PTH118, PTH120 - nothing is imported yet
 
 from everstep.launcher.main import main  # noqa: E402 - the path comes first
 

@@ -29,12 +29,12 @@ def find_interpreter(command: UserCommand, environment: Mapping[str, str]) -> tu
         return (_find(command.interpreter[0], path), *command.interpreter[1:])
     if chosen := environment.get("PYTHON_EXEC"):  # torchrun's own variable
         return (_find(chosen, path),)
-    return find_torchrun_interpreter(path)
+    return find_torchrun_interpreter(command.torchrun, path)
 
 
-def find_torchrun_interpreter(path: str) -> tuple[str, ...]:
-    """The interpreter of the first torchrun on `path`; without one, or where it does not say, the first python3."""
-    torchrun = shutil.which("torchrun", path=path)
+def find_torchrun_interpreter(name: str, path: str) -> tuple[str, ...]:
+    """The interpreter of a torchrun, searched on `path` as a shell would; without one, or where it does not say, the first python3."""
+    torchrun = _find(name, path) if "/" in name else shutil.which(name, path=path)
     words = read_shebang(Path(torchrun)) if torchrun else ()
     if words and Path(words[0]).name == "env":
         words = tuple(word for word in words[1:] if word != "-S")

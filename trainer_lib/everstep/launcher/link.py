@@ -72,7 +72,8 @@ class Link:
         self._loop.call_later(_RETRY_SECONDS, self.open)
 
     def _write(self) -> None:
-        assert self._socket is not None
+        if self._socket is None:  # lost in this same turn of the loop
+            return
         try:
             del self._unsent[: self._socket.send(self._unsent)]
         except BlockingIOError:
@@ -83,7 +84,8 @@ class Link:
         self._loop.on_writable(self._socket.fileno(), self._write if self._unsent else None)
 
     def _read(self) -> None:
-        assert self._socket is not None
+        if self._socket is None:
+            return
         try:
             data = self._socket.recv(65536)
         except BlockingIOError:

@@ -31,12 +31,12 @@ def main(arguments: Sequence[str]) -> int:
         command = parse_command(("torchrun", *arguments))
         _check_num_processes(command, placement)
         launches = _build_launches(command, placement, _clean(os.environ))
-    except ValueError as error:
+        if len(launches) == 1:
+            return _become(launches[0])
+        return _run(launches, placement, Path(os.environ[ENV_SHIM_REPORT]))
+    except (ValueError, OSError) as error:
         print(f"everstep: {error}", file=sys.stderr)
         return _REFUSED
-    if len(launches) == 1:
-        return _become(launches[0])
-    return _run(launches, placement, Path(os.environ[ENV_SHIM_REPORT]))
 
 
 def _check_num_processes(command: UserCommand, placement: Placement) -> None:

@@ -18,7 +18,7 @@ from everstep.launcher.loop import Loop
 from everstep.launcher.output import Console
 from everstep.launcher.probe import LibuvProbe
 from everstep.launcher.settings import Settings
-from everstep.launcher.termination import write_termination_message
+from everstep.launcher.termination import clear_termination_message, write_termination_message
 from everstep.launcher.trainers import Trainers
 
 _PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -154,6 +154,7 @@ class Supervisor:
         self._attempt = start.attempt
         self._report = None
         self._oom_kills = host.count_oom_kills()
+        clear_termination_message(self._log)
         self._console.say(f"attempt {start.attempt}: ranks {start.ranks[0]} to {start.ranks[1] - 1} of {start.world}")
         try:
             self._begin(start)
@@ -265,7 +266,9 @@ class Supervisor:
         if "USE_LIBUV" in self._settings.environment:
             return
         try:
-            interpreter = self._interpreter or find_torchrun_interpreter(self._settings.environment.get("PATH", ""))
+            interpreter = self._interpreter or find_torchrun_interpreter(
+                "torchrun", self._settings.environment.get("PATH", "")
+            )
         except ValueError:  # no python at all in the image: then there is no torch, either
             return
         self._probe.start(interpreter, self._settings.environment)

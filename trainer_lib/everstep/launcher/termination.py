@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from everstep_protocol import codec
@@ -21,6 +22,12 @@ def write_termination_message(path: Path, message: TerminationMessage) -> bool:
     except OSError:
         return False
     return True
+
+
+def clear_termination_message(path: Path) -> None:
+    """What was left by an attempt that is over must not be taken for the last word of the next."""
+    with suppress(OSError):
+        path.write_bytes(b"")
 
 
 def encode(message: TerminationMessage) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Sequence
 
 from everstep.launcher import processes
@@ -73,17 +74,18 @@ class Trainers:
             processes.send_signal(pid, number, group=groups and launch.own_group)
 
     def end(self, grace_seconds: float, *, groups: bool = False) -> None:
-        """TERM, and KILL to whole groups after the grace; a grace of 0 is KILL at once. A later call may shorten the time."""
-        if self._kill is not None:
-            self._kill.cancel()
+        """TERM, and KILL to whole groups after the grace; a grace of 0 is KILL at once. A later call can only shorten the time."""
         if grace_seconds <= 0:
+            self._cancel_kill()
             self._ending = True
             self.signal(signal.SIGKILL, groups=True)
             return
         if not self._ending:
             self.signal(signal.SIGTERM, groups=groups)
         self._ending = True
-        self._kill = self._loop.call_later(grace_seconds, lambda: self.end(0))
+        if self._kill is None or self._kill.at > time.monotonic() + grace_seconds:
+            self._cancel_kill()
+            self._kill = self._loop.call_later(grace_seconds, lambda: self.end(0))
 
     def reaped(self, pid: int, status: int) -> None:
         """A child was reaped: one of ours, or an orphan."""
@@ -92,6 +94,10 @@ class Trainers:
             self._note(processes.describe_exit(process.rank, status))
         if not self._running and not self._is_judging:
             self._settle()
+
+    def _cancel_kill(self) -> None:
+        if self._kill is not None:
+            self._kill.cancel()
 
     @property
     def _is_judging(self) -> bool:
@@ -124,8 +130,7 @@ class Trainers:
             self._look = self._loop.call_later(_LOOK_AGAIN_SECONDS, self._settle)
             return
         self._gone = True
-        if self._kill is not None:
-            self._kill.cancel()
+        self._cancel_kill()
         for output in self._outputs.values():
             output.close()
         self._on_gone()

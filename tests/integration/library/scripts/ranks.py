@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import everstep.checkpointer  # noqa: F401 - imported here once, not in every rank
+import torch._dynamo  # noqa: F401 - the first optimizer step imports it
 import torch.distributed as dist
 import torch.distributed.fsdp  # noqa: F401
 import torch.distributed.tensor  # noqa: F401

@@ -1,0 +1,172 @@
+"""Pods and nodes of the API as the core sees them, ages by our own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from everstep_operator.cluster.book import PodBook, Wakes
+from everstep_operator.cluster.records import NodeRecord, trim_node, trim_pod
+
+Raw = dict[str, Any]
+
+RUNNING: Raw = {"state": {"running": {}}}
+STARTING: Raw = {"state": {"waiting": {"reason": "PodInitializing"}}}
+
+
+def pod(trainer: Raw = RUNNING, sidecar: Raw = RUNNING, *, meta: Raw | None = None, **status: Any) -> Raw:
+    return {
+        "metadata": {
+            "name": "gpt-w3",
+            "namespace": "team",
+            "uid": "pod-3",
+            "resourceVersion": "17",
+            "labels": {"everstep.dev/worker": "3", "everstep.dev/template-hash": "h"},
+            "annotations": {"everstep.dev/attempt": "5", "everstep.dev/avoid": "n1,n2"},
+            "ownerReferences": [{"kind": "TrainingJob", "uid": "job", "controller": True}],
+            **(meta or {}),
+        },
+        "spec": {"nodeName": "n3", "containers": [{"name": "main", "command": ["python3", "/everstep/bin/everstep"]}]},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.3",
+            "initContainerStatuses": [{"name": "everstep-sidecar", **sidecar}],
+            "containerStatuses": [{"name": "main", "restartCount": 2, **trainer}],
+            **status,
+        },
+    }
+
+
+def test_a_running_worker() -> None:
+    record = trim_pod(pod(), None, 100.0)
+    view = record.view
+    assert (record.job_uid, view.worker_id, view.ip, view.node, view.plan_attempt) == ("job", 3, "10.0.0.3", "n3", 5)
+    assert (view.avoid, view.template_hash, view.trainer_restarts) == (("n1", "n2"), "h", 2)
+    assert (view.sidecar_running, view.trainer_terminated, view.waiting, view.unschedulable) == (True, False, "", "")
+
+
+ENDED: Raw = {"state": {"terminated": {"exitCode": 1, "message": "m"}}}
+AGAIN: Raw = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"message": "m"}}}
+BACK: Raw = {"state": {"running": {}}, "lastState": {"terminated": {"message": "m"}}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "terminated", "message"),
+    [(RUNNING, False, ""), (ENDED, True, "m"), (AGAIN, True, "m"), (BACK, False, "m"), (STARTING, False, "")],
+)
+def test_r25_a_terminated_launcher_container_is_conclusive(trainer: Raw, terminated: bool, message: str) -> None:
+    view = trim_pod(pod(trainer), None, 0.0).view
+    assert (view.trainer_terminated, view.termination_message) == (terminated, message)
+
+
+def test_r25_a_terminal_phase_is_conclusive() -> None:
+    assert trim_pod(pod(phase="Failed", containerStatuses=[]), None, 0.0).view.trainer_terminated
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sidecar", "running"),
+    [(RUNNING, RUNNING, True), (AGAIN, RUNNING, True), (STARTING, RUNNING, False), (RUNNING, STARTING, False)],
+    ids=["both", "trainer restarts", "trainer image is pulled", "sidecar restarts"],
+)
+def test_a_worker_can_be_asked_once_its_trainer_container_was_started(
+    trainer: Raw, sidecar: Raw, running: bool
+) -> None:
+    assert trim_pod(pod(trainer, sidecar), None, 0.0).view.sidecar_running is running
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sidecar", "waiting"),
+    [
+        (
+            {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
+            RUNNING,
+            "main: ErrImagePull: no such image",
+        ),
+        (AGAIN, RUNNING, ""),
+        (STARTING, {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}, "everstep-sidecar: CrashLoopBackOff"),
+        (STARTING, RUNNING, ""),
+    ],
+)
+def test_why_a_container_cannot_start(trainer: Raw, sidecar: Raw, waiting: str) -> None:
+    assert trim_pod(pod(trainer, sidecar), None, 0.0).view.waiting == waiting
+
+
+def test_conditions() -> None:
+    conditions = [
+        {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"},
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"},
+    ]
+    view = trim_pod(pod(conditions=conditions), None, 0.0).view
+    assert (view.disruption, view.unschedulable) == ("PreemptionByScheduler", "0/4 nodes")
+
+
+def test_r27_ages_are_our_own_clock_s_since_we_first_saw_it() -> None:
+    book = PodBook(Wakes())
+    first = trim_pod(pod(), None, 100.0)
+    leaving = trim_pod(
+        pod(meta={"deletionTimestamp": "1999-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}), first, 110.0
+    )
+    still = trim_pod(pod(meta={"deletionTimestamp": "2999-01-01T00:00:00Z"}), leaving, 115.0)
+    book.take(None, still)
+    (view,) = book.pods_of("job", 120.0)
+    assert (view.age_seconds, view.deletion_age_seconds, view.sidecar_age_seconds) == (20.0, 10.0, 20.0)
+    assert leaving.view.deletion_grace_seconds == 30.0
+
+
+def test_an_attempt_that_is_no_number_counts_as_none() -> None:
+    assert trim_pod(pod(meta={"annotations": {"everstep.dev/attempt": "x"}}), None, 0.0).view.plan_attempt == 0
+
+
+def test_b48_pods_belong_to_their_owner_by_uid_and_wake_only_its_actor() -> None:
+    woken: list[str] = []
+    wakes = Wakes()
+    wakes.register("job", lambda: woken.append("job"))
+    wakes.register("other", lambda: woken.append("other"))
+    book = PodBook(wakes)
+    record = trim_pod(pod(), None, 0.0)
+    book.take(None, record)
+    assert (len(book.pods_of("job", 0.0)), book.pods_of("other", 0.0)) == (1, ())
+    book.take(record, None)
+    assert (book.pods_of("job", 0.0), woken) == ((), ["job", "job"])
+
+
+def test_r22_an_ip_on_another_living_pod_proves_that_the_first_is_gone() -> None:
+    book = PodBook(Wakes())
+    book.take(None, trim_pod(pod(), None, 0.0))
+    assert not book.is_ip_taken("10.0.0.3", "pod-3")
+    assert book.is_ip_taken("10.0.0.3", "pod-of-before")
+    ended = trim_pod(pod(phase="Succeeded", meta={"uid": "old"}, podIP="10.0.0.9"), None, 0.0)
+    book.take(None, ended)
+    assert not book.is_ip_taken("10.0.0.9", "pod-3"), "an ended pod has given its IP back"
+
+
+def node(ready: str = "True", taints: tuple[str, ...] = (), **spec: Any) -> Raw:
+    return {
+        "metadata": {"uid": "u", "name": "n1"},
+        "spec": {"taints": [{"key": key} for key in taints], **spec},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (node(), (True, False, False, False)),
+        (node("False"), (False, False, False, False)),
+        (node("Unknown"), (False, True, False, False)),
+        (node(taints=("node.kubernetes.io/unreachable",)), (True, True, False, False)),
+        (node(taints=("node.kubernetes.io/out-of-service",)), (True, False, False, True)),
+        (node(unschedulable=True), (True, False, True, False)),
+    ],
+)
+def test_nodes(raw: Raw, expected: tuple[bool, ...]) -> None:
+    record = trim_node(raw, None, 0.0)
+    assert (record.ready, record.unreachable, record.unschedulable, record.out_of_service) == expected
+
+
+def test_a_node_s_readiness_begins_anew_when_it_returns() -> None:
+    record: NodeRecord = trim_node(node(), None, 10.0)
+    record = trim_node(node(), record, 20.0)
+    assert record.ready_since == 10.0
+    record = trim_node(node("Unknown"), record, 30.0)
+    assert trim_node(node(), record, 40.0).ready_since == 40.0

@@ -1,0 +1,124 @@
+"""What is written of status, and when nothing is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from everstep_operator.api import status as status_json
+from everstep_operator.cluster.metrics import Metrics
+from everstep_operator.cluster.report import build_patch, merge_conditions
+from everstep_operator.core.model import (
+    AttemptStatus,
+    Condition,
+    Decision,
+    Doubt,
+    HistoryEntry,
+    JobStatus,
+    Observed,
+    StageSeconds,
+)
+from prometheus_client import generate_latest
+
+READY = Condition("Ready", "True", "Training", "4 workers train")
+NOT_READY = Condition("Ready", "False", "NodeLost", "n2 is gone")
+
+
+def seen(status: JobStatus | None = None) -> Observed:
+    return Observed(
+        uid="u",
+        name="gpt",
+        namespace="team",
+        generation=3,
+        deleting=False,
+        spec=None,
+        problems=("x",),
+        status=status or JobStatus(),
+        pods=(),
+        nodes={},
+        sidecar=None,
+        sidecar_age_seconds=math.inf,
+        training_age_seconds=0.0,
+        networks={},
+        doubt=Doubt(True, True, 0.0, 0.0),
+        prepare=None,
+        prepare_failed=(),
+        attempt_age_seconds=0.0,
+        go_age_seconds=0.0,
+        leave_age_seconds=None,
+        now=0.0,
+        new_intent="i",
+    )
+
+
+def stored(patch: dict[str, Any]) -> dict[str, Any]:
+    def prune(value: Any) -> Any:
+        return {k: prune(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+
+    return {"status": prune(patch)}
+
+
+def test_a_pass_that_changes_nothing_writes_nothing() -> None:
+    decision = Decision("Running", "Training", "fine", conditions=(READY,))
+    first = build_patch({}, seen(), decision, JobStatus())
+    assert first["phase"] == "Running"
+    assert build_patch(stored(first), seen(), decision, JobStatus()) == {}
+
+
+def test_only_what_changed_is_written() -> None:
+    decision = Decision("Running", "Training", "fine", conditions=(READY,))
+    body = stored(build_patch({}, seen(), decision, JobStatus()))
+    assert build_patch(body, seen(), decision, dataclasses.replace(JobStatus(), step=7)) == {"step": 7}
+
+
+def test_a_field_that_vanishes_is_written_as_null() -> None:
+    decision = Decision("Running", "Training", "fine")
+    attempt = AttemptStatus(1, "Preparing", "i", "start", 1)
+    body = stored(build_patch({}, seen(), decision, JobStatus(attempt=attempt)))
+    assert build_patch(body, seen(), decision, JobStatus()) == {"attempt": None}
+
+
+def test_a_condition_s_time_changes_only_when_it_flips() -> None:
+    first = merge_conditions([], (READY,), generation=1, now="t1")
+    again = merge_conditions(first, (dataclasses.replace(READY, message="other"),), generation=2, now="t2")
+    assert [(c["lastTransitionTime"], c["message"], c["observedGeneration"]) for c in again] == [("t1", "other", 2)]
+    flipped = merge_conditions(again, (NOT_READY,), generation=2, now="t3")
+    assert [(c["lastTransitionTime"], c["status"]) for c in flipped] == [("t3", "False")]
+
+
+def test_b42_one_entry_a_type_and_short_messages() -> None:
+    conditions: list[dict[str, Any]] = []
+    for i in range(500):
+        message = Condition("Ready", "True" if i % 2 else "False", "R", "x" * 100_000)
+        conditions = merge_conditions(conditions, (message,), generation=i, now=str(i))
+    assert len(conditions) == 1
+    assert len(conditions[0]["message"].encode()) <= status_json.MESSAGE_LIMIT
+
+
+def test_b52_no_series_is_left_of_a_job_and_all_are_there_from_the_start() -> None:
+    metrics = Metrics()
+    phases: list[str] = []
+    metrics.watch_phases(lambda: phases)
+    base = generate_latest(metrics.registry).decode().count("\n")
+    assert 'everstep_attempts_total{cause="node-lost"} 0.0' in generate_latest(metrics.registry).decode()
+    phases.extend(["Running"] * 300)
+    assert 'everstep_jobs{phase="Running"} 300.0' in generate_latest(metrics.registry).decode()
+    phases.clear()
+    assert generate_latest(metrics.registry).decode().count("\n") == base
+
+
+def test_attempts_and_recoveries_are_counted_once() -> None:
+    metrics = Metrics()
+    attempt = AttemptStatus(2, "Preparing", "i", "node-lost", 1)
+    entry = HistoryEntry(2, "node-lost", 3, 400, 12, StageSeconds(4.0), ("n1",))
+    first = JobStatus(attempt=attempt, history=(entry,))
+    then = dataclasses.replace(first, history=(dataclasses.replace(entry, seconds=StageSeconds(4.0, 4.4)),))
+    metrics.count_change(JobStatus(), first)
+    metrics.count_change(first, then)
+    metrics.count_change(then, then)
+    text = generate_latest(metrics.registry).decode()
+    assert 'everstep_attempts_total{cause="node-lost"} 1.0' in text
+    assert 'everstep_recovery_seconds_count{stage="detected"} 1.0' in text
+    assert 'everstep_recovery_seconds_count{stage="planned"} 1.0' in text
+    assert 'everstep_recovery_seconds_count{stage="first_step"} 0.0' in text

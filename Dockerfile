@@ -12,7 +12,8 @@ RUN ["python3", "/unpack_wheels.py", "/wheels", "/opt/everstep"]
 
 FROM ${BASE}
 COPY --from=unpacked /opt/everstep /opt/everstep
-ENV PYTHONPATH=/opt/everstep PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# USER: the uid has no entry in any passwd file, and libraries ask for a name.
+ENV PYTHONPATH=/opt/everstep PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 USER=everstep HOME=/tmp
 USER 65532:65532
 WORKDIR /
 ENTRYPOINT ["python3", "-m"]

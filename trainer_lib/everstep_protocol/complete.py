@@ -5,35 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from everstep_protocol import codec, dcp_metadata, records, storage
 from everstep_protocol.dcp_metadata import InvalidMetadata
-from everstep_protocol.lineage import Lineage
+from everstep_protocol.verdict import Verdict
+
+__all__ = ["Verdict", "inspect"]
 
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a directory is.
-
-    `complete`: `.metadata` and every file that it or the manifest names are there and as long as recorded.
-    `refused`: has `.metadata` or a manifest, but fails the check; `reason` says how. It stands in the way of starting at 0 (R12).
-    `incomplete`: has neither: no checkpoint, never was one.
-    """
-
-    dir: str  # name of the directory
-    state: Literal["complete", "refused", "incomplete"]
-    reason: str  # one sentence for people; empty when complete
-    step: int  # by the manifest; by the name where there is none
-    id: str = ""  # manifest id; empty for a stock DCP directory
-    attempt: int = 0  # 0: a stock DCP directory (`import`)
-    lineage: Lineage = ()
-    bytes: int = 0  # of all its files
-    world: int = 0
 
 
 def inspect(directory: Path, *, job_uids: frozenset[str]) -> Verdict:

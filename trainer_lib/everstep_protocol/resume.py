@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from everstep_protocol import lineage as lineages
-from everstep_protocol.complete import Verdict
 from everstep_protocol.lineage import Lineage
 from everstep_protocol.plan import Resume
+from everstep_protocol.verdict import Verdict
 
 NONE = Resume(kind="none")
 NEW_BRANCH: Lineage = (

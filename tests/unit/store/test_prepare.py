@@ -158,7 +158,15 @@ def test_r5_a_torn_fence_burns_its_number_and_blocks_nothing(root: Path) -> None
 
 def test_r5_takes_only_older_temporary_directories(root: Path) -> None:
     world.begin(root, world.make_plan(1))
-    for name in ("step_1.tmp-1", "step_2.tmp-1", "step_3.tmp-3", "step_600.tmp", "best", "step_4.tmp-2x"):
+    for name in (
+        "step_1.tmp-1",
+        "step_2.tmp-1",
+        "step_2.tmp-2",
+        "step_3.tmp-3",
+        "step_600.tmp",
+        "best",
+        "step_4.tmp-2x",
+    ):
         (root / name).mkdir()
     result = raise_fence(root, world.make_fence(2))
     assert result.taken == ("step_1.tmp-1", "step_2.tmp-1")
@@ -169,6 +177,7 @@ def test_r5_takes_only_older_temporary_directories(root: Path) -> None:
     assert raise_fence(root, world.make_fence(2)).taken == ("step_1.tmp-1",)
     assert (root / "fenced" / "0002" / "step_1.tmp-1.2" / "x").exists()
     assert (root / "step_3.tmp-3").is_dir()
+    assert (root / "step_2.tmp-2").is_dir(), "its own is not older"
 
 
 def test_r7_go_is_given_once(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,33 +26,62 @@ class Failed(Exception):
     """A rank raised; the text is its traceback."""
 
 
-def run_ranks(world: int, function: Callable[..., Any], *args: Any, environment: dict[str, str] | None = None) -> list[Any]:
-    """What `function(*args)` returns on each rank. Raises Failed with the first rank's traceback."""
-    outcomes = try_ranks(world, function, *args, environment=environment)
-    for rank, outcome in enumerate(outcomes):
-        if isinstance(outcome, str):
-            raise Failed(f"rank {rank}: {outcome}")
-    return [outcome[0] for outcome in outcomes]
+class Ranks:
+    """Running ranks, and the folder into which they put what they return."""
+
+    def __init__(self, world: int, call: Callable[[], Any]) -> None:
+        self._folder = Path(tempfile.mkdtemp())
+        self._children = [_fork(self._folder, rank, world, call) for rank in range(world)]
+
+    def outcomes(self) -> list[Any]:
+        """For each rank a tuple with what it returned, or the text of its traceback or death."""
+        found = [_collect(self._folder, rank, pid) for rank, pid in enumerate(self._children)]
+        shutil.rmtree(self._folder)
+        return found
+
+    def results(self) -> list[Any]:
+        """What each rank returned. Raises Failed with the first traceback."""
+        outcomes = self.outcomes()
+        for rank, outcome in enumerate(outcomes):
+            if isinstance(outcome, str):
+                raise Failed(f"rank {rank}: {outcome}")
+        return [outcome[0] for outcome in outcomes]
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        """End all ranks."""
+        for pid in self._children:
+            os.kill(pid, how)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+        shutil.rmtree(self._folder)
 
 
-def try_ranks(world: int, function: Callable[..., Any], *args: Any, environment: dict[str, str] | None = None) -> list[Any]:
-    """For each rank a tuple with what it returned, or the text of its traceback or death."""
-    with tempfile.TemporaryDirectory() as folder:
-        children = [_fork(Path(folder), rank, world, function, args, environment or {}) for rank in range(world)]
-        return [collect(Path(folder), rank, pid) for rank, pid in enumerate(children)]
+def start_ranks(world: int, function: Callable[..., Any], *args: Any, **more: Any) -> Ranks:
+    """Begin `function(*args)` on each rank."""
+    return Ranks(world, lambda: function(*args, **more))
 
 
-def _fork(folder: Path, rank: int, world: int, function: Callable[..., Any], args: Any, environment: dict[str, str]) -> int:
+def run_ranks(world: int, function: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
+    """What `function(*args)` returns on each rank. Raises Failed."""
+    return start_ranks(world, function, *args, **more).results()
+
+
+def try_ranks(world: int, function: Callable[..., Any], *args: Any, **more: Any) -> list[Any]:
+    """See `Ranks.outcomes`."""
+    return start_ranks(world, function, *args, **more).outcomes()
+
+
+def _fork(folder: Path, rank: int, world: int, call: Callable[[], Any]) -> int:
     sys.stdout.flush()
     pid = os.fork()
     if pid:
         return pid
-    os.environ.update(environment, RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
     try:
         if world > 1:
             store = f"file://{folder}/store"
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=HANG_SECONDS))
-        outcome: Any = (function(*args),)
+        outcome: Any = (call(),)
     except BaseException:
         outcome = traceback.format_exc()
     (folder / f"{rank}.half").write_bytes(pickle.dumps(outcome))
@@ -61,7 +91,7 @@ def _fork(folder: Path, rank: int, world: int, function: Callable[..., Any], arg
     os._exit(0)
 
 
-def collect(folder: Path, rank: int, pid: int) -> Any:
+def _collect(folder: Path, rank: int, pid: int) -> Any:
     """Wait for a rank, kill it when it hangs."""
     deadline = time.monotonic() + HANG_SECONDS
     while os.waitpid(pid, os.WNOHANG) == (0, 0):

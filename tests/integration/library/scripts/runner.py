@@ -14,7 +14,7 @@ def main() -> None:
     result_file, *modules = sys.argv[1:]
     results: dict[str, object] = {}
     for module in modules:
-        for name, check in vars(importlib.import_module(module)).items():
+        for name, check in list(vars(importlib.import_module(module)).items()):
             if name.startswith("check_"):
                 results[name] = run(check)
                 Path(result_file).write_text(json.dumps(results))

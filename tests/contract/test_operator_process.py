@@ -1,0 +1,230 @@
+"""The whole operator as a process, on a real API server with toy nodes: it starts a job, is killed after every single write, goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from conftest import Space, manifest, until
+from everstep_operator.cluster import tasks
+from everstep_protocol.messages import Over
+from kube import free_port
+from toy_nodes import ToyNodes
+
+ROOT = Path(__file__).parents[2]
+KEY = b"0123456789abcdef0123456789abcdef"
+
+
+@dataclass
+class Runs:
+    """Starts operators one after the other."""
+
+    space: Space
+    folder: Path
+    port: int = field(default_factory=free_port)
+    health_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, dies_after: int = 0) -> None:
+        server = self.space.server
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server.url, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "u", "user": {"token": server.token}}],
+        }
+        (self.folder / "kubeconfig").write_text(yaml.safe_dump(config))
+        (self.folder / "key").write_bytes(KEY)
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("operator", "trainer_lib")),
+            "KUBECONFIG": str(self.folder / "kubeconfig"),
+            "EVERSTEP_ROOT_KEY_FILE": str(self.folder / "key"),
+            "EVERSTEP_WATCH_NAMESPACES": self.space.name,
+            "EVERSTEP_NAMESPACE": self.space.name,
+            "EVERSTEP_LEASE_SECONDS": "1",
+            "EVERSTEP_API_PORT": str(self.port),
+            "EVERSTEP_METRICS_PORT": str(self.health_port),
+            "EVERSTEP_HEALTH_HOST": "127.0.0.1",
+            "EVERSTEP_TIMER_START_WINDOW": "2",
+            "EVERSTEP_TIMER_NODE_READY": "0",
+            "EVERSTEP_TIMER_GROW_SETTLE": "0",
+        }
+        script = Path(__file__).with_name("operator_that_dies.py")
+        with (self.folder / "operator.log").open("ab") as log:
+            self.process = subprocess.Popen([sys.executable, script, str(dies_after)], env=env, stdout=log, stderr=log)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(30)
+
+    @property
+    def is_dead(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+
+@dataclass
+class Job:
+    """Looks at the job from time to time."""
+
+    space: Space
+    body: dict[str, Any] = field(default_factory=dict)
+    numbers: list[int] = field(default_factory=list)
+
+    async def look(self) -> dict[str, Any]:
+        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/gpt")
+        self.body = body if code == 200 else {}
+        number = (self.status.get("attempt") or {}).get("number", 0)
+        if not self.numbers or self.numbers[-1] != number:
+            self.numbers.append(number)
+        return self.status
+
+    @property
+    def status(self) -> dict[str, Any]:
+        return self.body.get("status") or {}
+
+    async def until(self, holds: Callable[[dict[str, Any]], bool], limit_seconds: float = 60.0) -> None:
+        async def wait() -> None:
+            while not holds(await self.look()):
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(wait(), limit_seconds)
+
+
+@asynccontextmanager
+async def world(space: Space, folder: Path) -> AsyncIterator[tuple[Runs, ToyNodes, Job]]:
+    runs = Runs(space, folder)
+    nodes = ToyNodes(space, KEY, runs.port)
+    nodes.make_nodes("n1", "n2")
+    task = tasks.start(nodes.run(), "toy nodes")
+    try:
+        yield runs, nodes, Job(space)
+    finally:
+        if not runs.is_dead:
+            runs.stop(signal.SIGKILL)
+        await tasks.end(task)
+        await nodes.stop()
+        print((folder / "operator.log").read_text()[-20000:])
+
+
+def is_running(status: dict[str, Any]) -> bool:
+    return status.get("phase") == "Running" and status["attempt"]["state"] == "Started"
+
+
+def test_a_job_lives_from_start_to_end(space: Space, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(is_running)
+            assert (job.status["ready"], job.status["attempt"]["number"]) == ("2/2", 1)
+            first = next(iter(nodes.sidecars.values()))
+            coordinator = next(s for s in nodes.sidecars.values() if s.plan and s.plan.coordinator.uid == s.uid)
+            assert first.plan == coordinator.plan
+            coordinator.over = Over("crash", "rank 1 died: boom", uid=first.uid, rank=1)
+            coordinator.touch()
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 2)
+            assert (job.status["attempt"]["cause"], job.status["restarts"]["total"]) == ("crash", 1)
+            async with aiohttp.ClientSession() as session:
+                for path in ("healthz", "readyz", "metrics"):
+                    async with session.get(f"http://127.0.0.1:{runs.health_port}/{path}") as answer:
+                        assert answer.status == 200
+                        text = await answer.text()
+            assert 'everstep_attempts_total{cause="crash"} 1.0' in text
+            assert 'everstep_jobs{phase="Running"} 1.0' in text
+            for sidecar in nodes.sidecars.values():
+                sidecar.finished = True
+                sidecar.touch()
+            await job.until(lambda status: status.get("phase") == "Succeeded")
+            metadata = job.body["metadata"]
+            assert "finalizers" not in metadata
+            assert not [name for name in metadata.get("annotations", {}) if "kopf" in name]
+            assert runs.stop() == 0
+
+    asyncio.run(test())
+
+
+def test_killed_after_every_single_write_it_still_starts_the_job_once(space: Space, tmp_path: Path) -> None:
+    """Each process makes one write and is killed -9: whatever it meant to do next is done by another, from status alone."""
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            deaths = 0
+            while not is_running(await job.look()):
+                runs.start(dies_after=1)
+                await until(lambda: runs.is_dead)
+                deaths += 1
+                assert deaths < 40
+            assert deaths >= 8, "status twice at least, secret, two pods, two plans, status"
+            runs.start()
+            await job.until(is_running)
+            assert job.numbers == sorted(job.numbers)
+            assert job.status["attempt"]["number"] == 1, "no fault happened but the operator's own"
+            assert nodes.most_pods == 2
+            assert nodes.storage.intents.keys() == {1}
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_an_invalid_job_is_told_everything_and_nothing_is_created(space: Space, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            container = {"name": "trainer", "image": "i", "env": [{"name": "RANK", "value": "0"}]}
+            space.made_job(manifest(template={"spec": {"containers": [container], "hostNetwork": True}}))
+            await job.until(lambda status: bool(status.get("conditions")))
+            (valid,) = [c for c in job.status["conditions"] if c["type"] == "Valid"]
+            assert valid["status"] == "False"
+            assert all(text in valid["message"] for text in ("hostNetwork", "RANK", "command: must be set"))
+            assert nodes.most_pods == 0
+            runs.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("how", ["deleted", "deleted while nobody looked"])
+def test_a_deleted_job_has_no_actor_any_more(space: Space, tmp_path: Path, how: str) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(suspend=True))
+            await job.until(lambda status: status.get("phase") == "Suspended")
+            if how != "deleted":
+                assert runs.process is not None
+                runs.process.send_signal(signal.SIGSTOP)
+            await asyncio.to_thread(space.server.call, "DELETE", f"{space.jobs}/gpt")
+            if how != "deleted":
+                assert runs.process is not None
+                runs.process.send_signal(signal.SIGCONT)
+
+            async def phases() -> str:
+                async with (
+                    aiohttp.ClientSession() as session,
+                    session.get(f"http://127.0.0.1:{runs.health_port}/metrics") as answer,
+                ):
+                    return await answer.text()
+
+            async def gone() -> None:
+                while 'everstep_jobs{phase="Suspended"} 0.0' not in await phases():
+                    await asyncio.sleep(0.1)
+
+            await asyncio.wait_for(gone(), 90)
+            runs.stop()
+
+    asyncio.run(test())

@@ -1,0 +1,98 @@
+"""R1, R3, R4, R9, R12: numbers, plans and what an attempt resumes from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from everstep_operator.core import attempts
+from everstep_operator.core.decide import decide
+from everstep_operator.core.model import (
+    Budget,
+    JobStatus,
+)
+from everstep_protocol.codec import dumps
+from everstep_protocol.plan import parse_plan
+from everstep_protocol.resume import Refusal
+from unit.core.jobs import (
+    SETTINGS,
+    answer,
+    info,
+    observed,
+    preparing,
+    preparing_status,
+    resume,
+    sidecar,
+    spec,
+    started_status,
+)
+
+
+def test_r1_the_number_is_above_status_every_fence_and_every_sidecar() -> None:
+    assert attempts.next_number(observed(status=JobStatus(), sidecar=None)) == 1
+    assert attempts.next_number(observed()) == 2
+    assert attempts.next_number(observed(sidecar=sidecar(highest=6))) == 7
+    assert attempts.next_number(observed(prepare=answer(highest=9))) == 10
+
+
+def planned(**changes: Any) -> Any:
+    seen = preparing(prepare=answer(), **changes)
+    return decide(seen, SETTINGS).actions[0].status  # type: ignore[union-attr]
+
+
+def test_r3_ranks_follow_ids_and_the_plan_is_sealed() -> None:
+    plan = planned(spec=spec(processes_per_worker=2)).attempt.plan
+    assert [(member.id, member.ranks) for member in plan.members] == [(0, (0, 2)), (1, (2, 4)), (2, (4, 6))]
+    assert plan.world == 6
+    assert parse_plan(dumps(plan)) == plan
+
+
+def test_r4_a_coordinator_that_left_prepare_unanswered_is_not_chosen_and_the_chosen_one_holds_rank_0() -> None:
+    plan = planned(prepare_failed=("u0",)).attempt.plan
+    assert plan.coordinator.id == 1
+    assert [(member.id, member.ranks) for member in plan.members] == [(1, (0, 1)), (0, (1, 2)), (2, (2, 3))]
+
+
+def test_r4_only_the_answer_becomes_the_resume() -> None:
+    status = planned()
+    assert (status.attempt.plan.resume, status.lineage, status.last_attempt) == (resume(1, 30), ((1, 30),), 2)
+
+
+def test_r9_the_lineage_loses_only_attempts_without_a_checkpoint_and_none_while_one_is_refused() -> None:
+    lineage = ((1, 10), (2, 20), (3, 30))
+    found = answer(lineage=lineage, checkpoints=(info(1, 10), info(3, 30)))
+    assert attempts._pruned(found) == ((1, 10), (3, 30))
+    assert attempts._pruned(replace(found, refused=(Refusal("step_20", "short"),))) == lineage
+
+
+def test_r12_resume_from_is_obeyed_once_and_not_again_because_another_field_was_edited() -> None:
+    seen = preparing(spec=spec(resume_from="none"), generation=1)
+    assert attempts.resume_asked(seen) == "none"
+    obeyed = planned(spec=spec(resume_from="none"))
+    assert (obeyed.honoured_resume_generation, obeyed.honoured_resume_from) == (1, "none")
+    assert attempts.resume_asked(replace(seen, status=obeyed, generation=2)) is None
+    other = replace(seen, status=obeyed, generation=2, spec=spec(resume_from="step_10"))
+    assert attempts.resume_asked(other) == "step_10"
+
+
+def test_r12_the_same_value_counts_again_once_it_was_taken_out() -> None:
+    seen = observed(status=started_status(honoured_resume_from="none", honoured_resume_generation=1), generation=2)
+    written = decide(seen, SETTINGS).actions[0].status  # type: ignore[union-attr]
+    assert written.honoured_resume_from == ""
+
+
+def test_r12_an_answer_to_another_question_is_not_used() -> None:
+    seen = preparing(prepare=answer(), generation=2, spec=spec(resume_from="none"))
+    decision = decide(seen, SETTINGS)
+    assert decision.reason == "Renumbered"
+    assert decide(replace(seen, spec=spec(keep_last=5)), SETTINGS).reason == "StartingAttempt"
+
+
+def test_a_commit_that_was_never_reported_resets_the_counts() -> None:
+    status = preparing_status(budget=Budget((), 2, 2))
+    assert planned(status=status).budget == Budget()
+    never = answer(
+        checkpoints=(), resume=replace(resume(1, 30), kind="none", id="", dir="", attempt=0, step=0), lineage=((0, 0),)
+    )
+    seen = preparing(status=status, prepare=never)
+    assert decide(seen, SETTINGS).actions[0].status.budget == Budget((), 2, 2)  # type: ignore[union-attr]

@@ -1,0 +1,142 @@
+"""R20, R25, R29: which ids and pods a job should have, and which can be members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from everstep_operator.core import attempts, pods, workers
+from everstep_operator.core.decide import decide
+from everstep_operator.core.model import (
+    Network,
+    WorkerStatus,
+)
+from unit.core.jobs import (
+    SETTINGS,
+    nodes,
+    observed,
+    pending,
+    pod,
+    preparing,
+    preparing_status,
+    rows,
+    spec,
+)
+
+
+def settled(**changes: Any) -> tuple[tuple[tuple[int, str], ...], int]:
+    seen = preparing(**changes)
+    status = workers.settle(seen, SETTINGS, seen.status)
+    return tuple((row.id, row.state) for row in status.workers), status.next_worker_id
+
+
+SETTLED: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
+    "a lost id stays while its pod exists": (
+        {},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost"), (4, "Wanted")),
+    ),
+    "and is forgotten with it": (
+        {"pods": (pod(0), pod(1), pod(2), pending(4))},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (4, "Wanted")),
+    ),
+    "a member whose pod vanished is burnt": (
+        {"pods": (pod(0), pod(1), pod(3), pending(4))},
+        ((0, "Joined"), (1, "Joined"), (3, "Lost"), (4, "Wanted"), (5, "Wanted")),
+    ),
+    "Terminating counts 0": (
+        {"pods": (pod(0), pod(1), pod(2, deletion_age_seconds=0.0), pod(3), pending(4))},
+        ((0, "Joined"), (1, "Joined"), (2, "Leaving"), (3, "Lost"), (4, "Wanted"), (5, "Wanted")),
+    ),
+    "a wanted pod on a silent node is given up": (
+        {"pods": (pod(0), pod(1), pod(2), pod(3), pending(4, node="n3"))},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost"), (4, "Lost"), (5, "Wanted")),
+    ),
+    "a wanted pod that failed young is left for a while": (
+        {"pods": (pod(0), pod(1), pod(2), pod(3), pod(4, node="n0", phase="Failed", age_seconds=9.0))},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost"), (4, "Wanted")),
+    ),
+    "and replaced then": (
+        {"pods": (pod(0), pod(1), pod(2), pod(3), pod(4, node="n0", phase="Failed", age_seconds=10.0))},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost"), (4, "Lost"), (5, "Wanted")),
+    ),
+    "pending because of a node that is well again: another id": (
+        {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3",))), "nodes": nodes()},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
+    ),
+    "pending because of two nodes, one of them well again: another id": (
+        {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3", "n0"))), "nodes": nodes(n3={"unreachable": True})},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
+    ),
+    "fewer wanted: the one without a running pod goes first": (
+        {"spec": spec(max_workers=3)},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost")),
+    ),
+    "then the highest ids": (
+        {"spec": spec(max_workers=2)},
+        ((0, "Joined"), (1, "Joined"), (2, "Leaving"), (3, "Lost")),
+    ),
+    "a name that is not ours burns the id": (
+        {"pods": (pod(0), pod(1), pod(2), pod(3)), "names_taken": (4,)},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost"), (5, "Wanted")),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), SETTLED.values(), ids=SETTLED)
+def test_r20_rows(changes: dict[str, Any], expected: tuple[tuple[int, str], ...]) -> None:
+    got, following = settled(**changes)
+    assert got == expected
+    assert following == max(5, *(number + 1 for number, _ in got))
+
+
+def test_r20_members_of_a_running_attempt_are_not_touched_by_a_silent_kubelet() -> None:
+    seen = observed(nodes=nodes(n3={"unreachable": True}))
+    assert decide(seen, SETTINGS).actions == ()
+    touched = workers.settle(seen, SETTINGS, seen.status)
+    assert [row.state for row in touched.workers] == ["Joined", "Joined", "Joined", "Lost", "Wanted"]
+
+
+def test_r25_a_pod_on_the_node_of_a_lost_worker_is_no_member_although_its_lease_is_fresh() -> None:
+    status = preparing_status(workers=(*rows(0, 1, 2), *rows(3, state="Lost"), *rows(4, state="Wanted")))
+    seen = preparing(status=status, pods=(*(pod(i) for i in range(4)), pod(4, node="n3")), nodes=nodes())
+    assert pods.suspect_nodes(seen, SETTINGS) == ("n3",)
+    assert [p.worker_id for p in workers.usable(seen, SETTINGS)] == [0, 1, 2]
+
+
+UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
+    "runs": ({}, ""),
+    "no sidecar": ({"sidecar_running": False}, "it is starting on node n2"),
+    "no address": ({"ip": ""}, "it is starting on node n2"),
+    "not running": ({"phase": "Pending"}, "it is starting on node n2"),
+    "no node": ({"phase": "Pending", "node": ""}, "it is being scheduled"),
+    "trainer container ended": ({"trainer_terminated": True}, "its trainer container ended and is being restarted"),
+    "told to leave": ({"disruption": "EvictionByEvictionAPI"}, "its pod is being deleted"),
+    "ended": ({"phase": "Succeeded"}, "its pod ended (Succeeded)"),
+    "silent kubelet": ({"node": "n3"}, "node n3 does not answer"),
+    "node gone": ({"node": "n7"}, "node n7 does not answer"),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), UNUSABLE.values(), ids=UNUSABLE)
+def test_a_worker_that_cannot_be_a_member_says_why(changes: dict[str, Any], expected: str) -> None:
+    seen = preparing(pods=(pod(2, **changes),))
+    assert workers.why_unusable(seen, SETTINGS, 2) == expected
+
+
+def test_a_node_that_came_back_takes_no_new_member_at_once_but_keeps_its_own() -> None:
+    seen = preparing(
+        nodes=nodes(5, n2={"ready_age_seconds": 9.0}, n4={"ready_age_seconds": 9.0}), pods=(pod(2), pod(4))
+    )
+    assert workers.why_unusable(seen, SETTINGS, 2) == ""
+    assert workers.why_unusable(seen, SETTINGS, 4) == "node n4 came back a moment ago"
+
+
+def test_r25_in_preparing_a_sidecar_that_leaves_probes_unanswered_is_no_member() -> None:
+    seen = preparing(networks={"u2": Network(0, 0, 2, False)})
+    assert workers.why_unusable(seen, SETTINGS, 2) == "its sidecar on node n2 does not answer"
+
+
+def test_r29_no_more_members_than_wanted_those_of_the_last_attempt_first() -> None:
+    status = preparing_status(workers=(WorkerStatus(0, "Wanted"), *rows(1, 2, 3)))
+    seen = preparing(status=status, pods=tuple(pod(i) for i in range(4)), nodes=nodes(), spec=spec(max_workers=3))
+    assert [p.worker_id for p in attempts.choose_members(seen, SETTINGS)] == [1, 2, 3]

@@ -109,6 +109,9 @@ class Agent:
         assert self.run is not None
         return self.run.desk.hear(order)
 
+    def _own_step(self) -> int:
+        return self.run.training().step if self.run is not None else -1
+
     def is_drained(self) -> bool:
         """Whether nothing is being persisted or committed here."""
         return (self.run is None or not self.run.saver.is_busy) and (
@@ -134,7 +137,9 @@ class Agent:
 
     def _begin(self, plan: Plan, member: Member) -> None:
         if plan.coordinator.uid == self._pod.uid:
-            self.coordinator = Coordinator(self._pod, plan, on_higher=self.heard, own_stop=self.stop_order)
+            self.coordinator = Coordinator(
+                self._pod, plan, on_higher=self.heard, own_stop=self.stop_order, own_step=self._own_step
+            )
             self.coordinator.start()
         link = CoordinatorLink(self._pod.client, plan, self._pod.uid, self.coordinator)
         low, high = member.ranks

@@ -40,14 +40,22 @@ _log = logging.getLogger(__name__)
 
 
 class Coordinator:
-    """One attempt, from hello to over. `on_higher` is told of higher attempts; `own_stop` answers a stop order for this pod."""
+    """One attempt, from hello to over. `on_higher` is told of higher attempts; `own_stop` answers a stop order for this pod,
+    `own_step` says which step its own trainers have finished."""
 
     def __init__(
-        self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None], own_stop: Callable[[StopOrder], StopAnswer]
+        self,
+        pod: Pod,
+        plan: Plan,
+        *,
+        on_higher: Callable[[int], None],
+        own_stop: Callable[[StopOrder], StopAnswer],
+        own_step: Callable[[], int],
     ) -> None:
         self._pod = pod
         self._plan = plan
         self._own_stop = own_stop
+        self._own_step = own_step
         self._roll = rolls.Roll(frozenset(member.uid for member in plan.members))
         self._reports: list[Report] = []
         self._states: dict[str, tuple[MemberState, float]] = {}
@@ -234,7 +242,7 @@ class Coordinator:
         return StopRounds(self._pod, self._plan, ways)
 
     def _newest_step(self) -> int:
-        return max((state.step for state, _ in self._states.values()), default=-1)
+        return max((self._own_step(), *(state.step for state, _ in self._states.values())))
 
     def _summary_of(self, uid: str) -> object:
         state, _ = self._states.get(uid, (None, 0.0))

@@ -69,7 +69,10 @@ class PodFiles:
             await self._on_attempt(int(number))
 
     def _text(self, name: str) -> str:
-        try:
-            return (self._folder / name).read_text().strip()
-        except OSError:
-            return ""
+        """Through the link, for the kubelet makes the visible names only after it swung the link for the first time."""
+        for path in (self._folder / "..data" / name, self._folder / name):
+            try:
+                return path.read_text().strip()
+            except OSError:
+                continue
+        return ""

@@ -17,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from everstep_operator.api import crd
+from everstep_operator.cluster import rbac
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.connection import Credentials
 from kube import ApiServer, find_programs
@@ -109,6 +110,27 @@ async def until(holds: Callable[[], bool], limit_seconds: float = 60.0) -> None:
     await asyncio.wait_for(wait(), limit_seconds)
 
 
+def grant(server: ApiServer, rules: tuple[rbac.Rule, ...], namespace: str = "") -> None:
+    """Give the operator's user these rights, in one namespace or everywhere."""
+    kind, root = ("Role", f"/namespaces/{namespace}/roles") if namespace else ("ClusterRole", "/clusterroles")
+    name = f"everstep-{len(rules)}-{rules[0][1].replace('/', '-')}"
+    document: Raw = {
+        "metadata": {"name": name},
+        "rules": [
+            {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)} for group, resource, verbs in rules
+        ],
+    }
+    binding: Raw = {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "everstep"}],
+    }
+    base = "/apis/rbac.authorization.k8s.io/v1"
+    for path, body in ((f"{base}{root}", document), (f"{base}{root.replace('roles', 'rolebindings')}", binding)):
+        status, answer = server.call("POST", path, body)
+        assert status == 201, answer
+
+
 def _install(server: ApiServer) -> None:
     status, answer = server.call("POST", DEFINITIONS, crd.build_crd())
     assert status == 201, answer
@@ -116,3 +138,13 @@ def _install(server: ApiServer) -> None:
     while server.call("GET", "/apis/everstep.dev/v1alpha1/trainingjobs")[0] != 200:
         assert time.monotonic() < deadline, "the definition is not served"
         time.sleep(0.05)
+    _create_namespace(server, "kube-node-lease")
+    grant(server, rbac.IN_JOB_NAMESPACES)
+    grant(server, rbac.CLUSTER_WIDE)
+    grant(server, rbac.IN_KUBE_NODE_LEASE, "kube-node-lease")
+
+
+def _create_namespace(server: ApiServer, name: str) -> None:
+    """The API server makes its own ones some seconds after its start."""
+    status, answer = server.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    assert status in (201, 409), answer

@@ -36,6 +36,9 @@ class ApiServer:
     port: int = field(default_factory=free_port)
     etcd_port: int = field(default_factory=free_port)
     token: str = field(default_factory=lambda: secrets.token_hex(16))
+    operator_token: str = field(
+        default_factory=lambda: secrets.token_hex(16)
+    )  # user `everstep`, without any right of its own
     _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -44,7 +47,8 @@ class ApiServer:
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "tokens.csv").write_text(f'{self.token},admin,admin,"system:masters"\n')
+        users = f'{self.token},admin,admin,"system:masters"\n{self.operator_token},everstep,everstep\n'
+        (self.folder / "tokens.csv").write_text(users)
         key = self.folder / "sa.key"
         subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
         self._run("etcd", self._etcd())

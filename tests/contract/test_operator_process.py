@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
-from conftest import Space, manifest, until
-from everstep_operator.cluster import tasks
+from conftest import Space, grant, manifest, until
+from everstep_operator.cluster import rbac, tasks
 from everstep_protocol.messages import Over
 from kube import free_port
 from toy_nodes import ToyNodes
@@ -44,7 +44,7 @@ class Runs:
             "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {"server": server.url, "insecure-skip-tls-verify": True}}],
-            "users": [{"name": "u", "user": {"token": server.token}}],
+            "users": [{"name": "u", "user": {"token": server.operator_token}}],
         }
         (self.folder / "kubeconfig").write_text(yaml.safe_dump(config))
         (self.folder / "key").write_bytes(KEY)
@@ -99,7 +99,7 @@ class Job:
 
     async def until(self, holds: Callable[[dict[str, Any]], bool], limit_seconds: float = 60.0) -> None:
         async def wait() -> None:
-            while not holds(await self.look()):
+            while not holds(await self.look()):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
         await asyncio.wait_for(wait(), limit_seconds)
@@ -108,6 +108,7 @@ class Job:
 @asynccontextmanager
 async def world(space: Space, folder: Path) -> AsyncIterator[tuple[Runs, ToyNodes, Job]]:
     runs = Runs(space, folder)
+    grant(space.server, rbac.IN_OWN_NAMESPACE, space.name)
     nodes = ToyNodes(space, KEY, runs.port)
     nodes.make_nodes("n1", "n2")
     task = tasks.start(nodes.run(), "toy nodes")
@@ -201,7 +202,7 @@ def test_an_invalid_job_is_told_everything_and_nothing_is_created(space: Space, 
 @pytest.mark.parametrize("how", ["deleted", "deleted while nobody looked"])
 def test_a_deleted_job_has_no_actor_any_more(space: Space, tmp_path: Path, how: str) -> None:
     async def test() -> None:
-        async with world(space, tmp_path) as (runs, nodes, job):
+        async with world(space, tmp_path) as (runs, _nodes, job):
             runs.start()
             space.made_job(manifest(suspend=True))
             await job.until(lambda status: status.get("phase") == "Suspended")
@@ -221,7 +222,7 @@ def test_a_deleted_job_has_no_actor_any_more(space: Space, tmp_path: Path, how: 
                     return await answer.text()
 
             async def gone() -> None:
-                while 'everstep_jobs{phase="Suspended"} 0.0' not in await phases():
+                while 'everstep_jobs{phase="Suspended"} 0.0' not in await phases():  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
 
             await asyncio.wait_for(gone(), 90)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,10 +139,8 @@ class Sidecar:
     async def _poll(self, sender: str, request: PollRequest) -> SidecarStatus:
         if request.version == str(self.version):
             self._changed.clear()
-            try:
+            with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), request.wait_seconds)
-            except asyncio.TimeoutError:
-                pass
         return self.status()
 
     async def _leave(self, sender: str, request: LeaveRequest) -> Ack:

@@ -51,6 +51,7 @@ class MemoryPlace:
         self._memory = memory
         self._plan = plan
         self._rank = rank
+        self._told = False
         self._root = memory / names.SNAPSHOTS_NAME / storage.snapshot_name(plan.attempt)
 
     def directory(self, step: int) -> Path:
@@ -107,7 +108,9 @@ class MemoryPlace:
                 connection.connect(str(self._memory / names.SOCKET_NAME))
                 connection.sendall(message)
         except OSError as error:  # the file is the truth, the nudge only saves a look
-            say(f"the sidecar was not told of step {step}, it will find it: {error}")
+            if not self._told:
+                say(f"the sidecar was not told of the save after step {step}, it will find it by itself: {error}")
+            self._told = True
 
 
 class FolderPlace:

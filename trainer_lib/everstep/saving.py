@@ -121,7 +121,6 @@ class Saver:
         if not free:
             self._skip(step, hindrance)
             return
-        self._told_skip = ""
         self._saved_at = time.monotonic()
         self._begin(step, state, samples_consumed)
 

@@ -1,4 +1,4 @@
-"""Every right that the operator uses, as data: the chart's roles are compared with it by a test.
+"""Every right that the operator uses, as data. The contract tests run it with exactly these; the chart grants them.
 
 Secrets are created and never read; `trainingjobs` themselves are deleted only when their TTL is over.
 """

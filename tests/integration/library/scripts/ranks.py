@@ -1,5 +1,6 @@
 """Starts ranks of a torch.distributed world as forks of this process, which imported torch once and does nothing else with it."""
 
+import faulthandler
 import os
 import pickle
 import shutil
@@ -76,6 +77,7 @@ def _fork(folder: Path, rank: int, world: int, call: Callable[[], Any]) -> int:
     pid = os.fork()
     if pid:
         return pid
+    faulthandler.dump_traceback_later(HANG_SECONDS - 5)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world))
     try:
         if world > 1:

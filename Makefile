@@ -30,7 +30,7 @@ help: ## Show this
 ##@ See it
 
 .PHONY: demo
-demo: $(READY) ## A real four-node Kubernetes, a training job, a power cut (root; KEEP=1 leaves the cluster up)
+demo: $(READY) generate-check ## A real four-node Kubernetes, a training job, a power cut (root; KEEP=1 leaves the cluster up)
 	@PYTHONPATH=demo:tools:tests/cluster $(BIN)/python -m everstep_demo $(if $(filter-out 0,$(KEEP)),--keep)
 
 ##@ Check it

@@ -135,7 +135,7 @@ class Saver:
             # Taken by a fence, or taken away after a failure: asking again tells which.
             _log.info("the temporary directory is gone: %s", error, extra={"step": snapshot.step})
         except OSError as error:
-            pass
+            await self._failed(snapshot, reason_of(error), error)
         else:
             self._pod.metrics.copied(sum(file.bytes for record in records for file in record.files))
             self._pod.metrics.stage("copy", time.monotonic() - began)

@@ -108,13 +108,18 @@ class Stage:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "gpt-train"}, "data": train}
         self.cluster.kubectl("apply", "-f", "-", input=json.dumps(namespace))
-        documents = [*self._storage(), config, example.manifest]
-        self.cluster.kubectl("--namespace", NAMESPACE, "apply", "-f", "-", input=yaml.safe_dump_all(documents))
+        in_namespace = ("--namespace", NAMESPACE)
+        self.cluster.kubectl(*in_namespace, "apply", "-f", "-", input=yaml.safe_dump_all([*self._storage(), config]))
+        bound = "--for=jsonpath={.status.phase}=Bound"
+        self.cluster.kubectl(*in_namespace, "wait", bound, "persistentvolumeclaim", "--all", "--timeout=60s")
+        self.cluster.kubectl(*in_namespace, "apply", "-f", "-", input=yaml.safe_dump(example.manifest))
 
     def _storage(self) -> list[Document]:
         """The example's volume and claim, on the folder that all nodes of the test cluster see."""
         volume, claim = yaml.safe_load_all((EXAMPLE / "storage.yaml").read_text())
         volume["spec"]["hostPath"]["path"] = str(self._checkpoints)
+        # Named from both sides they are bound at once, and not when the controller next looks at all of them.
+        volume["spec"]["claimRef"] = {"namespace": NAMESPACE, "name": claim["metadata"]["name"]}
         return [volume, claim]
 
     @property

@@ -138,7 +138,9 @@ class _Reader:
 
 def _timers(read: _Reader) -> Timers:
     """Every timer of `core.model.Settings` as EVERSTEP_TIMER_<NAME>, in seconds (or a count, where it is one)."""
-    fields = {TIMER_PREFIX + field.name.upper(): field for field in dataclasses.fields(Timers)}
+    fields = {
+        TIMER_PREFIX + field.name.upper(): field for field in dataclasses.fields(Timers) if field.name != "api_port"
+    }
     read.unknown_timers(set(fields))
     values = {field.name: read.number(name, type(field.default), field.default) for name, field in fields.items()}
-    return Timers(**values)
+    return Timers(**values, api_port=read.number("EVERSTEP_API_PORT", int))

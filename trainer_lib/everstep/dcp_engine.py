@@ -14,7 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from everstep.dcp_files import LoadPlanner, Reader, SavePlanner, Writer
+from everstep.dcp_files import LoadPlanner, Reader, SavePlanner, Writer, send_failures_safely
 from everstep.engine import FlatState, SavedItem
 from everstep.errors import LoadError, SaveError
 
@@ -35,6 +35,7 @@ class DcpEngine:
     def __init__(self, group: Any, *, sync_files: bool) -> None:
         self._group = group
         self._sync_files = sync_files
+        send_failures_safely()
         for message in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message=message)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 from everstep_protocol import storage
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import utils as dcp_utils
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import StorageMeta
 
@@ -124,6 +126,28 @@ class LoadPlanner(DefaultLoadPlanner):
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         """Replace a value."""
         self.original_state_dict[read_item.dest_index.fqn] = torch.load(value, weights_only=True)
+
+
+def send_failures_safely() -> None:
+    """Make DCP send any rank's failure to the others.
+
+    It pickles the exception and its traceback. Torch 2.6 on Python 3.13 cannot (code objects), nor can any torch where the exception
+    itself cannot be pickled: then the rank that failed leaves the collective and all others wait for it until they time out.
+    """
+    wrap = dcp_utils._wrap_exception
+    if getattr(wrap, "is_safe", False):
+        return
+
+    def wrap_safely(error: BaseException) -> Any:
+        wrapped = wrap(error)
+        try:
+            pickle.loads(pickle.dumps(wrapped))
+        except Exception:  # noqa: BLE001 - whatever pickling raises, there is a way without it
+            return RuntimeError(repr(error)), traceback.StackSummary()
+        return wrapped
+
+    wrap_safely.is_safe = True  # type: ignore[attr-defined]
+    dcp_utils._wrap_exception = wrap_safely
 
 
 def fsync_path(path: Path) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from everstep_protocol.lineage import Lineage, prune
 from everstep_protocol.messages import CheckpointInfo, Peer, PrepareAnswer, PrepareRequest
-from everstep_protocol.names import PORT_API
 from everstep_protocol.plan import FORMAT, Cause, Coordinator, Member, Plan, sealed
 
 from everstep_operator.core import budget, clock, history, pods, retention, workers
@@ -131,7 +130,7 @@ def resume_asked(seen: Observed) -> str | None:
     return asked if seen.generation > seen.status.honoured_resume_generation else None
 
 
-def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer) -> Plan:
+def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer, *, api_port: int) -> Plan:
     """R4, R9, R22: the plan, sealed. Ranks follow ids; the coordinator comes first and holds rank 0."""
     attempt = pods.current_attempt(seen)
     head = choose_coordinator(seen, members)
@@ -146,7 +145,7 @@ def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: Pr
             intent_generation=attempt.intent_generation,
             template_hash=spec.template_hash,
             world=size * len(ordered),
-            coordinator=Coordinator(head.worker_id, head.uid, head.ip, PORT_API),
+            coordinator=Coordinator(head.worker_id, head.uid, head.ip, api_port),
             members=tuple(_member(pod, i * size, size) for i, pod in enumerate(ordered)),
             resume=answer.resume,
             lineage=_pruned(answer),

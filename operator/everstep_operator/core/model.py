@@ -12,6 +12,7 @@ from typing import Literal
 
 from everstep_protocol.lineage import Lineage
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest, SidecarStatus
+from everstep_protocol.names import PORT_API
 from everstep_protocol.plan import Cause, Plan, SaveInterval
 
 # ---------------------------------------------------------------- what the user wants
@@ -72,6 +73,7 @@ class Settings:
     stop_retry: float = 30.0  # an answer `stop` too
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
 
 
 # ---------------------------------------------------------------- status (what was decided so far)

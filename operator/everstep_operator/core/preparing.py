@@ -106,7 +106,7 @@ def _ask_or_plan(seen: Observed, settings: Settings, spec: JobSpec, members: tup
     if _is_outdated(seen, answer):
         return _renumber(seen, settings, "the spec was changed")
     if answer.outcome == "ready":
-        return _plan(seen, spec, members, answer)
+        return _plan(seen, settings, spec, members, answer)
     return _wait_for_storage(seen, settings, members, answer)
 
 
@@ -144,9 +144,11 @@ def _wait_for_storage(
     return Outcome("Waiting", answer.reason, message, actions, left, trouble=trouble)
 
 
-def _plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer) -> Outcome:
+def _plan(
+    seen: Observed, settings: Settings, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer
+) -> Outcome:
     """R3: the second write. R12: a fall-back is told."""
-    plan = attempts.plan(seen, spec, members, answer)
+    plan = attempts.plan(seen, spec, members, answer, api_port=settings.api_port)
     status = attempts.planned(seen, plan, answer)
     message = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
     notices: tuple[Notice, ...] = (Notice("Normal", "AttemptPlanned", message),)

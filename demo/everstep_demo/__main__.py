@@ -32,6 +32,8 @@ from everstep_demo.watcher import Watcher
 LEDGER = ROOT / "build" / "demo-ledger.json"
 LOGS = ROOT / "build" / "demo-logs"
 _LOOK_EVERY_SECONDS = 0.2
+_HANG_SECONDS = 180.0  # nothing new for so long is a failure, not patience
+_PLAIN_WIDTH = 120
 
 _KEPT = """\
 The cluster is up, the job's pods and checkpoints are still there:
@@ -68,7 +70,7 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _demo(*, keep: bool) -> int:
-    console, began = Console(), time.monotonic()
+    console, began = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH), time.monotonic()
     LEDGER.parent.mkdir(exist_ok=True)
     LEDGER.unlink(missing_ok=True)
     example, stage = read_example(), Stage(Cluster(quiet=False), Progress())
@@ -145,8 +147,13 @@ class Hands:
 
 
 def _follow(shown: Shown, watcher: Watcher, screen: Screen, hands: Hands) -> Look:
+    news_at = time.monotonic()
     while True:
         look = watcher.seen.look
+        if _is_news(look, shown.look):
+            news_at = time.monotonic()
+        elif time.monotonic() - news_at > _HANG_SECONDS:
+            return look
         story, act = go_on(shown.story, look)
         shown.update(story, look)
         shown.trouble = watcher.seen.trouble
@@ -157,6 +164,15 @@ def _follow(shown: Shown, watcher: Watcher, screen: Screen, hands: Hands) -> Loo
         if story.chapter in FINAL:
             return _last_look(watcher, shown)
         time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def _is_news(look: Look, before: Look) -> bool:
+    return (look.step, look.attempt, look.state, look.message) != (
+        before.step,
+        before.attempt,
+        before.state,
+        before.message,
+    )
 
 
 def _last_look(watcher: Watcher, shown: Shown, within_seconds: float = 10) -> Look:
@@ -175,8 +191,8 @@ def _report(look: Look, example: Example, console: Console) -> list[str]:
     _write(ledger, LEDGER)
     print_ledger(ledger, console)
     print(f"final loss {ledger['final_loss']}; the ledger is in {LEDGER.relative_to(ROOT)}")
-    if look.phase == "Failed":
-        print(f"the job failed: {look.message}", file=sys.stderr)
+    if look.phase != "Succeeded":
+        print(f"the job is {look.phase or 'without a status'}: {look.message}", file=sys.stderr)
     for problem in problems:
         print(f"not as it should be: {problem}", file=sys.stderr)
     return problems

@@ -150,7 +150,7 @@ class Screen:
         self._live = Live(shown, console=console, refresh_per_second=4) if console.is_terminal else None
         self._said_at = 0.0
         self._said: tuple[object, ...] = ()
-        self._num_events = 0
+        self._said_events: set[str] = set()
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -169,9 +169,11 @@ class Screen:
     def _say_plainly(self) -> None:
         shown, now = self._shown, time.monotonic()
         key = (shown.story.chapter, shown.look.phase, shown.look.attempt, shown.look.state)
-        for line in shown.look.events[self._num_events :]:
-            print(f"         event {line}", flush=True)
-        self._num_events = max(self._num_events, len(shown.look.events))
+        # Not by their number: events of one second come in any order.
+        for line in shown.look.events:
+            if line not in self._said_events:
+                print(f"         event {line}", flush=True)
+        self._said_events.update(shown.look.events)
         if key == self._said and now - self._said_at < _PLAIN_EVERY_SECONDS:
             return
         if not self._said or key[0] != self._said[0]:

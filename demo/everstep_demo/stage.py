@@ -74,6 +74,7 @@ class Stage:
         self.cluster = cluster
         self._progress = progress
         self._found_up: bool | None = None  # None: there is nothing of ours yet
+        self._found_release = False
 
     def build(self, example: Example) -> None:
         """Returns when the operator is ready and the job is applied. Each part says how long it took."""
@@ -91,6 +92,7 @@ class Stage:
             self._apply(example)
 
     def _install(self, tag: str) -> None:
+        self._found_release = RELEASE in self.cluster.helm("list", "--short", "--namespace", OPERATOR_NAMESPACE).split()
         values = ROOT / "build" / "demo-values.yaml"
         values.write_text(yaml.safe_dump(chart_values(tag)))
         self.cluster.helm(
@@ -160,10 +162,14 @@ class Stage:
         if not self._found_up:
             self.cluster.down()
             return
-        with self._progress.step("removing the job and Everstep; the cluster was there before and stays"):
+        with self._progress.step("removing the job; the cluster was there before and stays"):
             for node in self.cluster.nodes:
                 if not self.cluster.is_on(node):
                     self.cluster.boot(node)
             self._remove_job()
-            self.cluster.helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found")
-            self.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--timeout=60s")
+            if not self._found_release:
+                self._uninstall()
+
+    def _uninstall(self) -> None:
+        self.cluster.helm("uninstall", RELEASE, "--namespace", OPERATOR_NAMESPACE, "--ignore-not-found")
+        self.cluster.kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--ignore-not-found", "--timeout=60s")

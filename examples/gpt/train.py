@@ -57,7 +57,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Bytes in, for each place the logits of the next byte out."""
+    """Bytes in, for each place of each sample (in one row of them) the logits of the next byte out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class GPT(nn.Module):
         x = self.bytes(text) + self.places.weight[: text.shape[1]]
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))
+        return self.head(self.norm(x).flatten(0, 1))
 
 
 def distribute(model: GPT, device: torch.device) -> nn.Module:
@@ -93,7 +93,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if torch.cuda.is_available() else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available()
+        else torch.device("cpu")
+    )
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -108,8 +112,8 @@ def main() -> None:
     for step in checkpointer.steps(until=options.steps):  # 3
         mean_loss = torch.zeros((), device=device)
         for text, weight in sampler.micro_batches(step, dataset):
-            text = text.to(device)
-            loss = F.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
+            known, wanted = text[:, :-1].to(device), text[:, 1:].to(device)
+            loss = F.cross_entropy(model(known), wanted.flatten())
             (loss * weight).backward()  # weights make the gradient the global batch's mean, whatever the world size
             mean_loss += loss.detach() * weight / world
         optimizer.step()

@@ -58,7 +58,9 @@ class DcpEngine:
             raise LoadError(f"{directory}: its .metadata cannot be read: {error!r}") from error
         paths = metadata.planner_data or {}
         items = metadata.state_dict_metadata
-        ordered = [key for key in paths if key in items] + [key for key in items if key not in paths]  # as it was captured
+        ordered = [key for key in paths if key in items] + [
+            key for key in items if key not in paths
+        ]  # as it was captured
         return {key: _saved_item(paths.get(key, (key,)), items[key]) for key in ordered}
 
     def load(self, state: FlatState, directory: Path) -> None:

@@ -154,6 +154,7 @@ class FolderPlace:
         for entry in self._folder.iterdir():
             if storage.parse_temporary_name(entry.name) is not None or entry.name.startswith(storage.TRASH_PREFIX):
                 shutil.rmtree(entry, ignore_errors=True)
+        self._prune()
 
     def newest(self) -> tuple[Path, int] | None:
         """The newest complete checkpoint and its step, None if there never was one. Raises LoadError where there are only bad ones."""

@@ -47,6 +47,12 @@ def start_operator(cluster: Cluster) -> None:
     cluster.kubectl("-n", NAMESPACE, "rollout", "status", DEPLOYMENT, "--timeout=90s")
 
 
+def ensure_operator(cluster: Cluster) -> None:
+    """Start it again if a test stopped it."""
+    if cluster.kubectl("-n", NAMESPACE, "get", DEPLOYMENT, "-o", "jsonpath={.spec.replicas}").strip() == "0":
+        start_operator(cluster)
+
+
 _SELECTOR = "app.kubernetes.io/name=everstep,app.kubernetes.io/component!=worker"
 
 

@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parent / "scripts"
-NAMES = [name for path in sorted(SCRIPTS.glob("checks_*.py")) for name in re.findall(r"^def (check_\w+)", path.read_text(), re.M)]
+NAMES = [
+    name
+    for path in sorted(SCRIPTS.glob("checks_*.py"))
+    for name in re.findall(r"^def (check_\w+)", path.read_text(), re.M)
+]
 
 
 @pytest.mark.parametrize("name", NAMES)

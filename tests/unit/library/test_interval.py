@@ -13,9 +13,19 @@ def test_every_steps() -> None:
 
 @pytest.mark.parametrize(
     ("since_save", "usual_step", "wants"),
-    [(0.0, 1.0, False), (9.4, 1.0, False), (9.6, 1.0, True), (30.0, 1.0, True), (4.0, 20.0, True), (9.999, 0.0, False), (10.0, 0.0, True)],
+    [
+        (0.0, 1.0, False),
+        (9.4, 1.0, False),
+        (9.6, 1.0, True),
+        (30.0, 1.0, True),
+        (4.0, 20.0, True),
+        (9.999, 0.0, False),
+        (10.0, 0.0, True),
+    ],
 )
-def test_a_save_is_wanted_when_waiting_a_step_misses_the_interval_by_more(since_save: float, usual_step: float, wants: bool) -> None:
+def test_a_save_is_wanted_when_waiting_a_step_misses_the_interval_by_more(
+    since_save: float, usual_step: float, wants: bool
+) -> None:
     assert Clock(10.0, since_save, usual_step, 3).wants_save() is wants
 
 

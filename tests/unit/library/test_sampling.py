@@ -37,7 +37,9 @@ def test_the_order_never_changes_between_versions() -> None:
 
 def test_epochs_and_seeds_shuffle_differently() -> None:
     orders = {
-        tuple(Order(50, seed=seed, shuffle=True).samples(epoch * 50, epoch * 50 + 50)) for seed in range(4) for epoch in range(4)
+        tuple(Order(50, seed=seed, shuffle=True).samples(epoch * 50, epoch * 50 + 50))
+        for seed in range(4)
+        for epoch in range(4)
     }
     assert len(orders) == 16
 
@@ -50,7 +52,8 @@ def test_a_permutation_is_no_slight_shift_of_the_plain_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "world", "sizes"), [(64, 3, [22, 21, 21]), (64, 4, [16] * 4), (24, 5, [5, 5, 5, 5, 4]), (2, 4, [1, 1, 0, 0])]
+    ("total", "world", "sizes"),
+    [(64, 3, [22, 21, 21]), (64, 4, [16] * 4), (24, 5, [5, 5, 5, 5, 4]), (2, 4, [1, 1, 0, 0])],
 )
 def test_shares_differ_by_one_at_most(total: int, world: int, sizes: list[int]) -> None:
     parts = [share(total, rank, world) for rank in range(world)]
@@ -65,7 +68,9 @@ def test_every_rank_has_as_many_micro_batches_and_weights_are_the_mean(
 ) -> None:
     by_rank = [pieces(start, global_batch, rank=rank, world=world, micro_batch=micro_batch) for rank in range(world)]
     assert len({len(found) for found in by_rank}) == 1
-    dealt = [position for found in by_rank for piece in found if piece.weight for position in range(piece.start, piece.stop)]
+    dealt = [
+        position for found in by_rank for piece in found if piece.weight for position in range(piece.start, piece.stop)
+    ]
     assert dealt == list(range(start, start + global_batch))
     for piece in itertools.chain(*by_rank):
         size = piece.stop - piece.start
@@ -80,7 +85,9 @@ def deal(sampler: ElasticSampler, step: int) -> list[int]:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 13), st.integers(1, 101))
 @settings(deadline=None)
-def test_b25_every_sample_once_an_epoch_through_any_change_of_world(worlds: list[int], global_batch: int, length: int) -> None:
+def test_b25_every_sample_once_an_epoch_through_any_change_of_world(
+    worlds: list[int], global_batch: int, length: int
+) -> None:
     """A world after the other takes some steps; the tail of an epoch is the head of a batch, nothing dropped or padded."""
     state, step, dealt = ElasticSampler(length, global_batch=global_batch).state_dict(), 0, []
     while len(dealt) < 2 * length:

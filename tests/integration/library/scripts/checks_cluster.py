@@ -48,12 +48,15 @@ def check_snapshots_are_what_a_sidecar_expects_and_another_world_resumes_from_th
     listeners = [listen(pod, nudges) for pod in pods]
 
     def each(rank: int, step: int) -> None:
-        kit.wait_for(lambda: step not in (2, 4) or step in kit.snapshots(pods[rank]), "the save before")
+        if step in (2, 4):
+            kit.wait_saved(pods[rank], step)
 
     ranks = start_ranks(2, train, pods, 5, each=each)
     kit.wait_for(lambda: all(4 in kit.snapshots(pod) for pod in pods), "the save after step 4")
     pages = [kit.progress_page(pod) for pod in pods]
-    kit.wait_for(lambda: all(kit.phase(page) == "saving" for page in pages), "the save at the end, which waits for room")
+    kit.wait_for(
+        lambda: all(kit.phase(page) == "saving" for page in pages), "the save at the end, which waits for room"
+    )
     for rank, pod in enumerate(pods):
         assert kit.snapshots(pod) == [2, 4]
         ready = json.loads((kit.snapshot(pod, 4) / f"ready_{rank}.json").read_text())
@@ -71,7 +74,9 @@ def check_snapshots_are_what_a_sidecar_expects_and_another_world_resumes_from_th
     resume = kit.commit(pods, 5, storage)
     for listener in listeners:
         listener.close()
-    assert {(nudge.attempt, nudge.step, nudge.rank) for nudge in nudges} == {(7, step, rank) for step in (2, 4, 5) for rank in (0, 1)}
+    assert {(nudge.attempt, nudge.step, nudge.rank) for nudge in nudges} == {
+        (7, step, rank) for step in (2, 4, 5) for rank in (0, 1)
+    }
 
     pods = kit.make_pods(folder / "next", 3, attempt=8, resume=(resume.name, 5))
     assert_equal(run_ranks(3, train, pods, 5, resume=resume)[2][0], first[0][0])
@@ -105,7 +110,8 @@ def check_a_save_that_is_due_while_two_wait_is_skipped_by_all_together(folder: P
     pods = kit.make_pods(folder, 2, steps=1)
 
     def each(rank: int, step: int) -> None:
-        kit.wait_for(lambda: step == 0 or step >= 3 or step in kit.snapshots(pods[rank]), "the save before")
+        if step in (1, 2):
+            kit.wait_saved(pods[rank], step)
         if rank == 0 and step == 2:
             shutil.rmtree(kit.snapshot(pods[0], 1))
         if step == 5:
@@ -166,6 +172,26 @@ def check_r19_all_ranks_stop_at_one_step(folder: Path) -> None:
         ranks.kill()
         steps.add(stop)
     assert len(steps) > 3
+
+
+def check_r19_a_proposed_step_is_waited_at_and_a_withdrawn_one_passed(folder: Path) -> None:
+    pods = kit.make_pods(folder, 1)
+    control, page = kit.control_page(pods[0]), kit.progress_page(pods[0])
+    control.write(Control(7, 3, 0))
+    ranks = start_ranks(1, train, pods, 1_000_000, each=lambda rank, step: time.sleep(0.001))
+    kit.wait_for(lambda: newest([page]) == 3, "the proposed step")
+    time.sleep(0.2)
+    record = page.read()
+    assert record is not None
+    assert (record.step, kit.phase(page), kit.snapshots(pods[0])) == (3, "training", []), (
+        "it waits, and has not stopped"
+    )
+    control.write(Control(7, -1, 0))
+    kit.wait_for(lambda: newest([page]) > 5, "steps after the withdrawal")
+    stop = agree_on_stop(pods, [page], random.Random(1))
+    kit.wait_for(lambda: kit.phase(page) == "stopped", "the stop")
+    assert kit.snapshots(pods[0]) == [stop]
+    ranks.kill()
 
 
 def are_stopped(pods: list[Path], pages: list[Any], stop: int) -> bool:
@@ -230,7 +256,7 @@ def check_a_load_that_fails_on_one_rank_ends_all(folder: Path) -> None:
         assert "rank 1" in outcome
     outcomes = try_ranks(3, load, True)
     assert outcomes[1] == "died"
-    assert isinstance(outcomes[0], str) and isinstance(outcomes[2], str)
+    assert all(isinstance(outcome, str) for outcome in outcomes)
     assert "hung" not in outcomes
     assert time.monotonic() - began < 30
 
@@ -254,7 +280,7 @@ def check_a_full_memory_volume_is_told_skipped_and_survived(folder: Path) -> Non
         if step == 3 and rank == 1:
             subprocess.run(["mount", "-o", "remount,size=8m", str(pods[1])], check=True)
         if step >= 2:
-            time.sleep(0.3)  # let the save before end, one way or the other
+            kit.wait_for(lambda: threading.active_count() == 1, "the save before to end, one way or the other")
         dist.barrier()
 
     try:
@@ -286,7 +312,9 @@ def check_no_room_at_the_end_is_an_error_on_all_ranks(folder: Path) -> None:
 
 
 def check_a_world_without_a_process_group_is_told(folder: Path) -> None:
-    (outcome,) = try_ranks(1, lambda: [os.environ.update(WORLD_SIZE="2"), list(everstep.Checkpointer({}).steps(until=1))])
+    (outcome,) = try_ranks(
+        1, lambda: [os.environ.update(WORLD_SIZE="2"), list(everstep.Checkpointer({}).steps(until=1))]
+    )
     assert "init_process_group" in outcome, outcome
     pods = kit.make_pods(folder, 2)
     (outcome,) = try_ranks(1, lambda: train(pods, 1))

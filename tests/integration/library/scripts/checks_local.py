@@ -23,7 +23,9 @@ EXAMPLE = "/src/examples/gpt/train.py"
 
 def steps_in(folder: Path) -> list[int]:
     """Steps of the complete checkpoints; there is nothing half-done under a committed name."""
-    verdicts = [complete.inspect(path, job_uids=frozenset()) for path in folder.glob("step_*") if ".tmp-" not in path.name]
+    verdicts = [
+        complete.inspect(path, job_uids=frozenset()) for path in folder.glob("step_*") if ".tmp-" not in path.name
+    ]
     assert all(verdict.state == "complete" for verdict in verdicts), verdicts
     return sorted(verdict.step for verdict in verdicts)
 
@@ -39,7 +41,9 @@ def check_killed_at_any_moment_it_resumes_and_ends_like_an_undisturbed_run(folde
         dcp_files.fsync_path = lambda path: (time.sleep(0.01), fsync(path))
         model = OddShapes()
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-        for step in everstep.Checkpointer({"model": model, "optimizer": optimizer}, directory=where, every=1).steps(until=40):
+        for step in everstep.Checkpointer({"model": model, "optimizer": optimizer}, directory=where, every=1).steps(
+            until=40
+        ):
             time.sleep(0.01)
             step_by_hand(model, optimizer, step)
         return everything(model, optimizer)
@@ -69,7 +73,7 @@ def check_commit_order(folder: Path) -> None:
 
         def spy_fsync(handle: Any) -> None:
             number = handle if isinstance(handle, int) else handle.fileno()
-            told.append("fsync " + os.readlink(f"/proc/self/fd/{number}").replace(str(folder) + "/", ""))
+            told.append("fsync " + str(Path(f"/proc/self/fd/{number}").readlink()).replace(str(folder) + "/", ""))
             fsync(handle)
 
         def spy_rename(source: Any, target: Any, **more: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,8 +35,12 @@ def make_pods(
             template_hash="t",
             world=world,
             coordinator=plan.Coordinator(0, "pod-0", "127.0.0.1", 7471),
-            members=tuple(plan.Member(rank, f"pod-{rank}", "127.0.0.1", "n", (rank, rank + 1)) for rank in range(world)),
-            resume=plan.Resume("checkpoint", "id", *resume[:1], attempt - 1, resume[1]) if resume else plan.Resume("none"),
+            members=tuple(
+                plan.Member(rank, f"pod-{rank}", "127.0.0.1", "n", (rank, rank + 1)) for rank in range(world)
+            ),
+            resume=plan.Resume("checkpoint", "id", *resume[:1], attempt - 1, resume[1])
+            if resume
+            else plan.Resume("none"),
             lineage=(),
             cause="start",
             interval=plan.SaveInterval(steps, seconds),
@@ -109,3 +114,8 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
         assert time.monotonic() < deadline, f"still waiting for {what}"
         time.sleep(0.002)
     return value
+
+
+def wait_saved(pod: Path, step: int) -> None:
+    """Return when this rank's save of a step is ready, and the thread that saved has ended."""
+    wait_for(lambda: step in snapshots(pod) and threading.active_count() == 1, f"the save after step {step}")

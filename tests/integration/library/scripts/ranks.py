@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import everstep.checkpointer  # noqa: F401 - imported here once, not in every rank
-import torch._dynamo  # noqa: F401 - the first optimizer step imports it
+import torch._dynamo
 import torch.distributed as dist
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.fsdp
 import torch.distributed.tensor  # noqa: F401
 
 HANG_SECONDS = 60.0
@@ -82,9 +82,11 @@ def _fork(folder: Path, rank: int, world: int, call: Callable[[], Any]) -> int:
     try:
         if world > 1:
             store = f"file://{folder}/store"
-            dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=HANG_SECONDS))
+            dist.init_process_group(
+                "gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=HANG_SECONDS)
+            )
         outcome: Any = (call(),)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - it is the result
         outcome = traceback.format_exc()
     (folder / f"{rank}.half").write_bytes(pickle.dumps(outcome))
     (folder / f"{rank}.half").rename(folder / f"{rank}")

@@ -28,14 +28,15 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("build/bench-recovery.json"))
     arguments = parser.parse_args()
     cluster = Cluster(quiet=False)
-    was_up = cluster.is_up()
-    try:
-        cluster.up()
-        product.install(cluster)
-        rows = run(cluster, arguments.cycles)
-    finally:
-        if not was_up:
-            cluster.down()
+    with cluster.reserved():
+        was_up = cluster.is_up()
+        try:
+            cluster.up()
+            product.install(cluster)
+            rows = run(cluster, arguments.cycles)
+        finally:
+            if not was_up:
+                cluster.down()
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
     for kind in ("member", "coordinator"):

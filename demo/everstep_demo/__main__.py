@@ -73,8 +73,9 @@ def _demo(*, keep: bool) -> int:
     console, began = Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH), time.monotonic()
     LEDGER.parent.mkdir(exist_ok=True)
     LEDGER.unlink(missing_ok=True)
-    example, stage = read_example(), Stage(Cluster(quiet=False), Progress())
-    with _struck_afterwards(stage, keep=keep):
+    cluster = Cluster(quiet=False)
+    example, stage = read_example(), Stage(cluster, Progress())
+    with cluster.reserved(), _struck_afterwards(stage, keep=keep):
         stage.build(example)
         look = _play(stage, example, console)
         problems = _report(look, example, console)

@@ -98,11 +98,11 @@ def rows_of(ledger: Ledger) -> list[list[str]]:
         "attempt",
         "cause",
         "workers",
-        "resumed at step",
+        "from step",
         "steps lost",
-        "detected s",
-        "planned s",
-        "first step s",
+        "detected",
+        "planned",
+        "first step",
     ]
     return [headings, *(_row(entry) for entry in ledger["attempts"])]
 

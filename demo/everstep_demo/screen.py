@@ -185,9 +185,9 @@ class Screen:
 def print_ledger(ledger: Ledger, console: Console) -> None:
     """The ledger as a table."""
     headings, *rows = rows_of(ledger)
-    table = Table(title="Ledger: every attempt, and what it cost")
+    table = Table(padding=0, title="Ledger: every attempt, and what it cost; seconds since the failure")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading == "cause" else "right")
+        table.add_column(heading, justify="left" if heading == "cause" else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console.print(table)

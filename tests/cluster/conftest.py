@@ -18,13 +18,14 @@ from testcluster.cluster import Cluster
 def cluster() -> Iterator[Cluster]:
     """The running cluster; taken down at the end unless it was up before."""
     cluster = Cluster(quiet=False)
-    was_up = cluster.is_up()
-    try:
-        cluster.up()
-        yield cluster
-    finally:
-        if not was_up:
-            cluster.down()
+    with cluster.reserved():
+        was_up = cluster.is_up()
+        try:
+            cluster.up()
+            yield cluster
+        finally:
+            if not was_up:
+                cluster.down()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -43,7 +42,6 @@ class Reporter:
         self._progress = Page(memory / f"{names.PROGRESS_PREFIX}{local_rank}", Progress)
         self._control = Page(memory / names.CONTROL_NAME, Control)
         self._attempt = attempt
-        self._fence = threading.Lock()
         self._record = Progress(attempt, -1, time.monotonic_ns(), 0, 0, 0, 0)
 
     def open(self) -> None:
@@ -66,10 +64,6 @@ class Reporter:
 
     def stop_step(self) -> tuple[int, bool]:
         """R19: (step at which all ranks are to stop, -1: none; whether it is confirmed)."""
-        # Both sides write their page, then read the other's. Without a full fence a processor may do this read before that
-        # write is seen, and both would miss each other; taking a lock is one.
-        with self._fence:
-            pass
         control = self._control.read()
         if control is None or control.attempt != self._attempt:
             return -1, False

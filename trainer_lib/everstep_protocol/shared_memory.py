@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -56,6 +57,7 @@ class Page(Generic[Record]):
         self._kind: type[Record] = kind
         self._struct = struct.Struct("<" + "q" * len(kind.__dataclass_fields__))
         self._map: mmap.mmap | None = None
+        self._fence = threading.Lock()
 
     def open(self, *, create: bool) -> None:
         """Map the file; `create`: make it, full of zeros, if it is not there. Raises FileNotFoundError otherwise."""
@@ -77,6 +79,9 @@ class Page(Generic[Record]):
         _SEQUENCE.pack_into(self._map, 0, sequence + 1)
         self._struct.pack_into(self._map, _SEQUENCE.size, *astuple(record))
         _SEQUENCE.pack_into(self._map, 0, sequence + 2)
+        # A writer that reads the other side's page next must not do so before this write is seen (`Control`): a lock is a full fence.
+        with self._fence:
+            pass
 
     def read(self) -> Record | None:
         """The newest record; None while there is none, or where its writer died in the middle of one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -97,7 +98,6 @@ def trim_node(raw: Raw, before: NodeRecord | None, now: float) -> NodeRecord:
         (item.get("status") for item in status.get("conditions") or [] if item.get("type") == "Ready"), "Unknown"
     )
     ready = state == "True"
-    was_ready = before is not None and before.ready
     return NodeRecord(
         uid=meta["uid"],
         name=meta["name"],
@@ -105,8 +105,15 @@ def trim_node(raw: Raw, before: NodeRecord | None, now: float) -> NodeRecord:
         unreachable=state == "Unknown" or _UNREACHABLE in taints,
         unschedulable=bool(spec.get("unschedulable")),
         out_of_service=_OUT_OF_SERVICE in taints,
-        ready_since=before.ready_since if before is not None and was_ready else now,
+        ready_since=_ready_since(before, now),
     )
+
+
+def _ready_since(before: NodeRecord | None, now: float) -> float:
+    """A node that is Ready when it is first seen did not return just now: after its own start the operator must not doubt all nodes."""
+    if before is None:
+        return -math.inf
+    return before.ready_since if before.ready else now
 
 
 def view_node(record: NodeRecord, lease_age_seconds: float, lease_duration_seconds: float, now: float) -> NodeView:

@@ -23,7 +23,7 @@ def keep_evidence(space: Space, folder: Path) -> None:
         for container in ("trainer", "everstep-sidecar"):
             path = folder / f"{line.removeprefix('pod/')}.{container}.log"
             path.write_text(_ask(space, "logs", line, "-c", container, "--tail=-1"))
-    shutil.copytree(space.cluster.log_directory, folder / "components", dirs_exist_ok=True)
+    shutil.copytree(space.cluster.log_directory, folder / "components", symlinks=True)
     listing = sorted(str(path.relative_to(space.checkpoints)) for path in space.checkpoints.rglob("*"))
     (folder / "checkpoints.txt").write_text("\n".join(listing))
     shutil.copytree(space.records, folder / "records", dirs_exist_ok=True)

@@ -91,6 +91,12 @@ class Cluster:
         with self._lock(), self.progress.step("removing the cluster"):
             remove_everything(self.layout, self._ledger, keep_logs=True)
 
+    def reserved(self) -> AbstractContextManager[None]:
+        """For as long as a run has the cluster to itself; `RuntimeError` if another one has it."""
+        return file_lock(
+            self.layout.run / "in-use", busy="another run (tests, demo or benchmark) uses the test cluster"
+        )
+
     def _lock(self) -> AbstractContextManager[None]:
         return file_lock(self.layout.run / "lock", busy="another run is starting or stopping the test cluster")
 

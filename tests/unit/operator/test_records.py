@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -167,6 +168,6 @@ def test_nodes(raw: Raw, expected: tuple[bool, ...]) -> None:
 def test_a_node_s_readiness_begins_anew_when_it_returns() -> None:
     record: NodeRecord = trim_node(node(), None, 10.0)
     record = trim_node(node(), record, 20.0)
-    assert record.ready_since == 10.0
+    assert record.ready_since == -math.inf, "Ready when first seen: it did not return just now"
     record = trim_node(node("Unknown"), record, 30.0)
     assert trim_node(node(), record, 40.0).ready_since == 40.0

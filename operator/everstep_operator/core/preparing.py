@@ -49,8 +49,9 @@ def _too_few(seen: Observed, settings: Settings, spec: JobSpec, members: tuple[P
     message = (
         f"{len(members)} of at least {spec.min_workers} workers can run; waiting for {missing(seen, settings, members)}"
     )
-    left = settings.start_window - seen.attempt_age_seconds
-    return Outcome(phase, reason, message, actions, left if starting else _look_again(seen, settings))
+    again = _look_again(seen, settings)
+    left = min(again, settings.start_window - seen.attempt_age_seconds) if starting else again
+    return Outcome(phase, reason, message, actions, left)
 
 
 def missing(seen: Observed, settings: Settings, members: tuple[PodView, ...]) -> str:
@@ -85,7 +86,8 @@ def _wait_for_more(seen: Observed, settings: Settings, spec: JobSpec, members: t
         f"{len(members)} of {spec.max_workers} workers can run; "
         f"waiting up to {settings.start_window:g} s for {missing(seen, settings, members)}"
     )
-    return Outcome(phases.of_recovery(seen), "StartingWorkers", message, pod_actions(seen, settings), left)
+    again = min(left, _look_again(seen, settings))
+    return Outcome(phases.of_recovery(seen), "StartingWorkers", message, pod_actions(seen, settings), again)
 
 
 def _back_off(seen: Observed, settings: Settings) -> Outcome | None:

@@ -115,7 +115,7 @@ case(
         + "; ".join(f"worker {i}: its pod is being created" for i in range(4)),
         *(CreatePod(i, ("n4",)) for i in range(4)),
         conditions={"Degraded": NOTHING_RUNS, "CheckpointHealthy": NONE_YET},
-        requeue_after=29.0,
+        requeue_after=5.0,
         suspects=("n4",),
     ),
 )
@@ -127,7 +127,7 @@ case(
         "StartingWorkers",
         "3 of 4 workers can run; waiting up to 30 s for worker 3: it is being scheduled",
         conditions={"Degraded": NOTHING_RUNS, "CheckpointHealthy": NONE_YET},
-        requeue_after=29.0,
+        requeue_after=5.0,
     ),
 )
 FIRST_REQUEST = PrepareRequest(1, "new", (), 0, (), (), False, False, None, PEERS[:3])

@@ -79,6 +79,7 @@ class Trainers:
             self._cancel_kill()
             self._ending = True
             self.signal(signal.SIGKILL, groups=True)
+            self._settle_if_reaped()
             return
         if not self._ending:
             self.signal(signal.SIGTERM, groups=groups)
@@ -86,6 +87,7 @@ class Trainers:
         if self._kill is None or self._kill.at > time.monotonic() + grace_seconds:
             self._cancel_kill()
             self._kill = self._loop.call_later(grace_seconds, lambda: self.end(0))
+        self._settle_if_reaped()
 
     def reaped(self, pid: int, status: int) -> None:
         """A child was reaped: one of ours, or an orphan."""
@@ -115,6 +117,9 @@ class Trainers:
             return
         self._on_failed(choose_cause(self._failures))
         self.end(0)
+
+    def _settle_if_reaped(self) -> None:
+        """The last one may have died by itself just before it was to be ended: no reaping will tell."""
         if not self._running:
             self._settle()
 

@@ -48,8 +48,8 @@ def _entry(document: Document) -> Entry:
     return {
         "attempt": document["number"],
         "cause": document["cause"],
-        "world_size": document["worldSize"],
-        "resumed_step": document["resumedStep"],
+        "world_size": document.get("worldSize", 0),
+        "resumed_step": document.get("resumedStep", -1),
         "steps_lost": document.get("stepsLost"),
         "seconds": {
             "detected": seconds.get("detected"),

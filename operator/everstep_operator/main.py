@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from typing import cast
+from typing import Any, cast
 
 import kopf
 from everstep_protocol import names
@@ -109,10 +109,12 @@ class Operator:
             task.result()
 
     async def _hear(self, stop: asyncio.Event) -> None:
+        identity = cast(Any, self._settings.lease.identity)  # kopf's own has the user's name: a uid may have none
         await kopf.operator(
             registry=build_registry(self.actors, stop.set),
             settings=build_settings(),
             standalone=True,
+            identity=identity,
             clusterwide=not self._settings.namespaces,
             namespaces=self._settings.namespaces,
             stop_flag=stop,

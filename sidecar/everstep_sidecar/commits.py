@@ -90,8 +90,11 @@ class Commits:
 
     def newest_step(self) -> int:
         """Step of the newest complete checkpoint of the newest attempt, -1: none."""
-        newest = max(self.checkpoints, key=lambda info: (info.attempt, info.step), default=None)
+        newest = self._newest()
         return newest.step if newest is not None else -1
+
+    def _newest(self) -> CheckpointInfo | None:
+        return max(self.checkpoints, key=lambda info: (info.attempt, info.step), default=None)
 
     def failure(self) -> SaveFailure | None:
         """R16: what fails at present, the oldest first."""
@@ -140,7 +143,7 @@ class Commits:
         ready = await asyncio.to_thread(self._own_ready, step)
         if ready is None:
             _log.warning("the coordinator's own snapshot is gone, the save is given up", extra={"step": step})
-            self._settle(step, committed=False)
+            await self._drop(step)
             return
         result = await self._commit_once(step, ready)
         while result.outcome == "failed" and result.reason != INCOMPLETE:
@@ -171,6 +174,9 @@ class Commits:
         self._backoff.pop(step, None)
         self._pod.metrics.committed(step)
         self._settle(step, committed=True)
+        for older in saves.abandoned(self._book, step):
+            _log.warning("not all members completed this save, it is given up", extra={"step": older})
+            await self._drop(older)
         if not self._committed_before:
             self._committed_before = True
             await self._clean_up()
@@ -198,6 +204,7 @@ class Commits:
         self._fails(uid, notice.reason, f"{name} cannot write step {notice.step}: {notice.reason}")
         if notice.reason == "invalid":
             self._settle(notice.step, committed=False)
+            self._tasks.spawn(self._remove_temporary(notice.step))
         elif self._book.save(notice.step).state == "open":
             self._book = saves.discarding(self._book, notice.step)
             self._tasks.spawn(self._discard(notice.step))
@@ -205,12 +212,20 @@ class Commits:
     async def _discard(self, step: int) -> None:
         """R16: remove the own temporary directory, so that a full disk has room again."""
         self._book = saves.discarding(self._book, step)
+        await self._remove_temporary(step)
+        self._book = saves.unmade(self._book, step)
+        self._pod.changes.stir()
+
+    async def _drop(self, step: int) -> None:
+        """This save is given up for ever; what is on storage of it goes, too."""
+        self._settle(step, committed=False)
+        await self._remove_temporary(step)
+
+    async def _remove_temporary(self, step: int) -> None:
         try:
             await self._pod.storage(temporary.discard, self._plan.attempt, step)
         except OSError as error:
             _log.warning("cannot remove the temporary directory: %s", error, extra={"step": step})
-        self._book = saves.unmade(self._book, step)
-        self._pod.changes.stir()
 
     async def _delete(self, ids: frozenset[str]) -> None:
         try:
@@ -243,7 +258,9 @@ class Commits:
         self._pod.changes.bump()
 
     def _note_newest(self) -> None:
-        self._pod.metrics.newest(self.newest_step())
+        newest = self._newest()
+        if newest is not None:
+            self._pod.metrics.newest(newest.step, listing.unix_time(newest.committed_at))
 
     def _own_ready(self, step: int) -> Ready | None:
         member = self._plan.member(self._pod.uid)

@@ -242,7 +242,9 @@ class Coordinator:
         return StopRounds(self._pod, self._plan, ways)
 
     def _newest_step(self) -> int:
-        return max((self._own_step(), *(state.step for state, _ in self._states.values())))
+        """Where no step is reported yet, the ranks stand at the resume's."""
+        reported = (state.step for state, _ in self._states.values())
+        return max(self._plan.resume.step, self._own_step(), *reported)
 
     def _summary_of(self, uid: str) -> object:
         state, _ = self._states.get(uid, (None, 0.0))

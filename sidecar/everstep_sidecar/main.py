@@ -129,15 +129,9 @@ class Sidecar:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         status = self._status()
-        newest = self._agent.coordinator.commits.newest_step() if self._agent.coordinator else -1
-        since = max(0, status.training.step - max(newest, 0))
-        self._pod.metrics.observe(
-            attempt=status.attempt,
-            since=since,
-            skipped=status.num_skipped_saves,
-            late_seconds=status.late_seconds,
-            lost_peers=len(status.lost_peers),
-        )
+        coordinator = self._agent.coordinator  # the others do not know what is on storage
+        since = max(0, status.training.step - max(coordinator.commits.newest_step(), 0)) if coordinator else 0
+        self._pod.metrics.observe(status, since=since)
         return web.Response(body=self._pod.metrics.text(), content_type="text/plain", charset="utf-8")
 
     async def _healthz(self, request: web.Request) -> web.Response:

@@ -6,6 +6,7 @@ import errno
 import time
 from typing import Final
 
+from everstep_protocol.messages import SidecarStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 REASONS: Final = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS", "ESTALE", "ENOENT", "invalid", "other")
@@ -25,9 +26,12 @@ class Metrics:
             "everstep_save_stage_seconds", "Seconds by stage", ["stage"], registry=self.registry, buckets=_BUCKETS
         )
         self._skipped = self._gauge("skipped_saves", "Saves that the trainers of this attempt skipped")
+        self._never_whole = self._gauge("failed_snapshots", "Saves of this attempt that never became whole in memory")
         self._newest_step = self._gauge("newest_checkpoint_step", "Step of the newest complete checkpoint, -1: none")
         self._newest_time = self._gauge("newest_checkpoint_time_seconds", "When it was committed (Unix time), 0: none")
-        self._since = self._gauge("steps_since_checkpoint", "Steps finished since the newest complete checkpoint")
+        self._since = self._gauge(
+            "steps_since_checkpoint", "Steps finished since the newest complete checkpoint (coordinator)"
+        )
         self._attempt = self._gauge("attempt", "Attempt that this pod obeys, 0: none")
         self._late = self._gauge("loop_late_seconds", "By how much the sidecar's own loop was late, worst of 5 s")
         self._lost_peers = self._gauge("lost_peers", "Peers whose keepalive connection is lost")
@@ -40,12 +44,12 @@ class Metrics:
     def committed(self, step: int) -> None:
         """A checkpoint was committed now."""
         self._saves.inc()
-        self.newest(step)
-        self._newest_time.set(time.time())  # for people only (R27)
+        self.newest(step, time.time())
 
-    def newest(self, step: int) -> None:
-        """The newest complete checkpoint that is known."""
+    def newest(self, step: int, at: float) -> None:
+        """The newest complete checkpoint that is known, and when it was committed (Unix time; for people only, R27)."""
         self._newest_step.set(step)
+        self._newest_time.set(at)
 
     def copied(self, num_bytes: int) -> None:
         """Bytes that reached the storage."""
@@ -59,13 +63,14 @@ class Metrics:
         """A try failed; reasons beyond the list count as `other`."""
         self._failures.labels(reason if reason in REASONS else "other").inc()
 
-    def observe(self, *, attempt: int, since: int, skipped: int, late_seconds: float, lost_peers: int) -> None:
+    def observe(self, status: SidecarStatus, *, since: int) -> None:
         """Gauges that are read when somebody asks."""
-        self._attempt.set(attempt)
+        self._attempt.set(status.attempt)
         self._since.set(since)
-        self._skipped.set(skipped)
-        self._late.set(late_seconds)
-        self._lost_peers.set(lost_peers)
+        self._skipped.set(status.num_skipped_saves)
+        self._never_whole.set(status.num_failed_saves)
+        self._late.set(status.late_seconds)
+        self._lost_peers.set(len(status.lost_peers))
 
     def text(self) -> bytes:
         """The exposition format."""

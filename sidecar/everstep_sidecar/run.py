@@ -12,6 +12,7 @@ from typing import Literal
 from everstep_protocol import codec, local
 from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training
 from everstep_protocol.plan import Member, Plan
+from everstep_protocol.shared_memory import Progress
 
 from everstep_sidecar.client import Refused, Unanswered, pause
 from everstep_sidecar.coordinator_link import CoordinatorLink
@@ -22,9 +23,10 @@ from everstep_sidecar.progress import now_ns
 from everstep_sidecar.saver import Saver, drop_foreign
 from everstep_sidecar.state_reporter import Stage, StateName, StateReporter, state_name
 from everstep_sidecar.stop_desk import StopDesk
-from everstep_sidecar.store import verify
+from everstep_sidecar.store import go as go_files
+from everstep_sidecar.verification import Verification
 
-MISSING_SECONDS = 60.0  # R17: a file that is not seen is looked for this long before its checkpoint counts as bad
+LOOK_SECONDS = 2.0  # R31: how often a member that has finished looks for the word that all have, where nobody tells it
 RESENT_SECONDS = 1.0  # after a restart: how long a launcher may take to say again how the attempt ended
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class AttemptRun:
         self._coordinator = coordinator
         self.desk = desk
         self.saver = Saver(pod, plan, member, coordinator)
+        self._verification = Verification(pod, plan, member)
         self._stage: Stage = "waiting"
         self._confirmed_finished = False
 
@@ -54,13 +57,18 @@ class AttemptRun:
         remembered = self._pod.remembered
         has_trainers = self._stage != "waiting" and remembered.started and remembered.attempt == self._plan.attempt
         started = remembered.started_at_ns if has_trainers else None
-        pages = self._pod.pages.progress(self._plan.attempt, self._num_processes)
-        return trainings.summarize(pages, started_at_ns=started, now_ns=now_ns())
+        return trainings.summarize(self._pages(), started_at_ns=started, now_ns=now_ns())
 
     def num_skipped_saves(self) -> int:
         """Saves that this attempt's ranks skipped."""
-        pages = self._pod.pages.progress(self._plan.attempt, self._num_processes)
-        return max((page.num_skipped_saves for page in pages), default=0)
+        return max((page.num_skipped_saves for page in self._pages()), default=0)
+
+    def num_failed_saves(self) -> int:
+        """B14: saves of this attempt that never became whole in memory."""
+        return max((page.num_failed_saves for page in self._pages()), default=0)
+
+    def _pages(self) -> tuple[Progress, ...]:
+        return self._pod.pages.progress(self._plan.attempt, self._num_processes)
 
     @property
     def _num_processes(self) -> int:
@@ -70,6 +78,8 @@ class AttemptRun:
     @property
     def state_name(self) -> StateName:
         """Where this member is in the attempt."""
+        if self._stage == "waiting" and self._verification.is_advancing:
+            return "preparing"
         return state_name(self._stage, self.training().phase)
 
     async def _report(self) -> None:
@@ -96,7 +106,8 @@ class AttemptRun:
             if self._pod.remembered.started:
                 return await self._found_started(nonce)
             if bad is None:
-                bad = await self._verify()
+                await asyncio.to_thread(drop_foreign, self._pod.settings.memory, attempt)
+                bad = await self._verification.run()
             elif (answer := await self._hello(nonce, bad)) is not None:
                 return await self._obey(answer, nonce)
 
@@ -172,33 +183,7 @@ class AttemptRun:
         self._stage = "started"
         _log.info("attempt %d starts here with ranks %s", self._plan.attempt, list(self._member.ranks))
         self._pod.changes.bump()
-        await asyncio.to_thread(drop_foreign, self._pod.settings.memory, self._plan.attempt)
         return nonce
-
-    async def _verify(self) -> tuple[str, ...]:
-        """R17: the ids to report as bad; what is not seen is looked for again, up to a minute."""
-        index = self._plan.members.index(self._member)
-        until = time.monotonic() + MISSING_SECONDS
-        tries = 0
-        began = time.monotonic()
-        while True:
-            share = await self._verify_once(index)
-            if share is not None and share.ok:
-                self._pod.metrics.stage("verify", time.monotonic() - began)
-                return ()
-            if share is not None and (share.is_bad or time.monotonic() > until):
-                _log.error("checkpoint %s is bad: %s", self._plan.resume.dir, share)
-                return (self._plan.resume.id,)
-            await pause(tries, first=0.1, largest=2.0)
-            tries += 1
-
-    async def _verify_once(self, index: int) -> verify.Share | None:
-        count = len(self._plan.members)
-        try:
-            return await self._pod.storage(verify.verify_share, self._plan.resume, index=index, count=count)
-        except OSError as error:
-            _log.warning("the storage failed while %s was verified: %s", self._plan.resume.dir, error)
-            return None
 
     # ------------------------------------------------------------ run and end
 
@@ -262,6 +247,16 @@ class AttemptRun:
         await self.saver.drained()
         self._stage = "finished"
         self._pod.changes.bump()
-        await self._pod.changes.wait(lambda: self._confirmed_finished)
+        while not await self._pod.changes.wait(lambda: self._confirmed_finished, LOOK_SECONDS):
+            if await self._is_marked_finished():
+                break
         with contextlib.suppress(LauncherGone):
             self._pod.link.order(local.Exit("finished"))
+
+    async def _is_marked_finished(self) -> bool:
+        """R31: the coordinator's pod may have ended, as it should, before this member heard it say so; storage knows."""
+        try:
+            return await self._pod.storage(go_files.is_finished, self._plan.attempt)
+        except OSError as error:
+            _log.warning("cannot see whether the job is finished, will look again: %s", error)
+            return False

@@ -104,7 +104,7 @@ class Saver:
         """Until it is committed, given up, or gone."""
         began = time.monotonic()
         backoff = FIRST_BACKOFF_SECONDS
-        while snapshot.folder.exists():
+        while await asyncio.to_thread(self._is_there, snapshot):
             answer = await self._ask(snapshot, "ready")
             if answer == "write" and await self._write(snapshot):
                 backoff = FIRST_BACKOFF_SECONDS
@@ -113,22 +113,26 @@ class Saver:
                 await asyncio.sleep(backoff if answer == "write" else 0.1)
                 backoff = min(backoff * 2, LARGEST_BACKOFF_SECONDS) if answer == "write" else backoff
             if answer in ("committed", "drop"):
-                await asyncio.to_thread(shutil.rmtree, snapshot.folder, True)
+                await asyncio.to_thread(remove_snapshots, snapshot.folder)
                 self._pod.metrics.stage("total", time.monotonic() - began)
                 _log.info("snapshot %s", answer, extra={"step": snapshot.step})
                 return
 
     async def _wait_for_commit(self, snapshot: Snapshot) -> str:
+        """B14: the ranks take a snapshot away when one of them could not finish its own: then nobody is waited for any more."""
         answer = "wait"
-        while answer == "wait":  # the coordinator holds its answer
-            answer = await self._ask(snapshot, "durable")
+        while answer == "wait" and await asyncio.to_thread(self._is_there, snapshot):
+            answer = await self._ask(snapshot, "durable")  # the coordinator holds its answer
         return answer
+
+    def _is_there(self, snapshot: Snapshot) -> bool:
+        return all((snapshot.folder / storage.ready_name(ready.rank)).exists() for ready in snapshot.ready)
 
     async def _write(self, snapshot: Snapshot) -> bool:
         """Copy, checksum, fsync each rank's files; False: it failed, and the coordinator knows why."""
         began = time.monotonic()
         try:
-            records = await asyncio.gather(*(self._write_rank(snapshot, ready) for ready in snapshot.ready))
+            records = await self._write_ranks(snapshot)
         except temporary.BadSnapshot as error:
             await self._failed(snapshot, "invalid", error)
         except temporary.Fenced as error:
@@ -141,6 +145,15 @@ class Saver:
             self._pod.metrics.stage("copy", time.monotonic() - began)
             return True
         return False
+
+    async def _write_ranks(self, snapshot: Snapshot) -> list[RankRecord]:
+        """Raises the first failure when no rank's copy is under way any more: what follows may take the directory away."""
+        writing = (self._write_rank(snapshot, ready) for ready in snapshot.ready)
+        outcomes = await asyncio.gather(*writing, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [outcome for outcome in outcomes if isinstance(outcome, RankRecord)]
 
     async def _write_rank(self, snapshot: Snapshot, ready: Ready) -> RankRecord:
         job_uid = self._pod.settings.job_uid
@@ -173,4 +186,14 @@ def drop_foreign(memory: Path, attempt: int) -> None:
     if folder.is_dir():
         for other in folder.iterdir():
             if other.name != keep:
-                shutil.rmtree(other, ignore_errors=True)
+                remove_snapshots(other)
+
+
+def remove_snapshots(folder: Path) -> None:
+    """Free the memory. What cannot be removed is told: it counts against the container's limit. Blocks: call it in a thread."""
+
+    def tell(function: object, path: str, info: tuple[type[BaseException], BaseException, object]) -> None:
+        if not isinstance(info[1], FileNotFoundError):
+            _log.warning("cannot remove %s from memory: %s", path, info[1])
+
+    shutil.rmtree(folder, onerror=tell)

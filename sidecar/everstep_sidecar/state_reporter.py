@@ -20,7 +20,7 @@ REPORT_SECONDS = 1.0
 FINISHED_SECONDS = 0.1  # the launcher waits for the word that all are
 
 Stage = Literal["waiting", "started", "ended", "finished"]
-StateName = Literal["waiting", "starting", "running", "saving", "stopped", "finished"]
+StateName = Literal["waiting", "preparing", "starting", "running", "saving", "stopped", "finished"]
 
 
 class Reported(Protocol):

@@ -34,4 +34,5 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         deleted=coordinator.commits.deleted if coordinator else (),
         failing=coordinator.commits.failure() if coordinator else None,
         num_skipped_saves=run.num_skipped_saves() if run else 0,
+        num_failed_saves=run.num_failed_saves() if run else 0,
     )

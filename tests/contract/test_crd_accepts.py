@@ -118,6 +118,12 @@ CHANGES: dict[str, tuple[Raw, Raw, str]] = {
     "template with resumption": ({"suspend": True}, {"template": TEMPLATE, "suspend": False}, ""),
     "workers": ({}, {"workers": {"min": 1, "max": 9}}, ""),
     "interval": ({}, {"checkpoint": {"interval": {"steps": 7}}}, ""),
+    "processes": ({"processesPerWorker": 1}, {"processesPerWorker": 2}, "processesPerWorker can be changed only while"),
+    "processes that were not said": ({}, {"processesPerWorker": 2}, "processesPerWorker can be changed only while"),
+    "processes while suspended": ({"suspend": True}, {"processesPerWorker": 2}, ""),
+    "memory": ({}, {"checkpoint": {"memory": "1Gi"}}, "checkpoint.memory can be changed only while"),
+    "memory while suspended": ({"suspend": True}, {"checkpoint": {"memory": "1Gi"}}, ""),
+    "a processes that stays": ({"processesPerWorker": 1}, {"workers": {"max": 3}}, ""),
 }
 
 

@@ -24,6 +24,7 @@ from toy_nodes import ToyNodes
 
 ROOT = Path(__file__).parents[2]
 KEY = b"0123456789abcdef0123456789abcdef"
+MERGE_PATCH = "application/merge-patch+json"
 
 
 @dataclass
@@ -227,5 +228,44 @@ def test_a_deleted_job_has_no_actor_any_more(space: Space, tmp_path: Path, how: 
 
             await asyncio.wait_for(gone(), 90)
             runs.stop()
+
+    asyncio.run(test())
+
+
+def test_a_standby_is_ready_and_takes_over(space: Space, tmp_path: Path) -> None:
+    async def is_ready(runs: Runs) -> bool:
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{runs.health_port}/readyz") as answer,
+            ):
+                return answer.status == 200
+        except aiohttp.ClientConnectionError:
+            return False
+
+    async def both_ready(first: Runs, second: Runs) -> None:
+        while not (await is_ready(first) and await is_ready(second)):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+    async def test() -> None:
+        (tmp_path / "standby").mkdir()
+        standby = Runs(space, tmp_path / "standby")
+        async with world(space, tmp_path) as (runs, _nodes, job):
+            standby.port = runs.port
+            try:
+                runs.start()
+                space.made_job(manifest(workers={"min": 2, "max": 2}))
+                await job.until(is_running)
+                standby.start()
+                await asyncio.wait_for(both_ready(runs, standby), 30)
+                runs.stop(signal.SIGKILL)
+                await asyncio.to_thread(
+                    space.server.call, "PATCH", f"{space.jobs}/gpt", {"spec": {"suspend": True}}, MERGE_PATCH
+                )
+                await job.until(lambda status: status.get("phase") == "Suspended")
+                assert standby.stop() == 0
+            finally:
+                if not standby.is_dead:
+                    standby.stop(signal.SIGKILL)
 
     asyncio.run(test())

@@ -65,6 +65,8 @@ class Checkpointer:
         self._keep_last = keep_last
         self._timeout_seconds = timeout_seconds
         self._step = 0
+        self._is_open = False
+        self._reporter: Reporter | None = None
 
     @property
     def step(self) -> int:
@@ -76,7 +78,7 @@ class Checkpointer:
 
         The state is restored when the first step is asked for, and saved at the end of the loop's body when it is due; after
         step `until - 1` it is saved once more. Raises LoadError where a checkpoint cannot be restored: never train on then.
-        Leaving the loop by `break` saves nothing more.
+        Leaving the loop by `break` saves nothing more. Called again, it goes on where the last loop ended.
         """
         run = self._open()
         try:
@@ -90,14 +92,15 @@ class Checkpointer:
 
     def _open(self) -> _Run:
         setting = read_setting(self._directory, self._interval, self._keep_last)
-        reporter = _open_reporter(setting)
+        reporter = self._reporter = self._reporter or _open_reporter(setting)
         self._state.check_plain()
         world = World.join(timeout_seconds=self._timeout_seconds)
         place = _place(setting, world)
         engine = DcpEngine(world.saving, sync_files=place.sync_files)
         if reporter is not None:
             reporter.enter("loading")
-        found = _resume_point(setting, place, world)
+        found = None if self._is_open else _resume_point(setting, place, world)
+        self._is_open = True
         if found is not None:
             directory, self._step = found
             restore(self._state, engine, world, directory, step=self._step)

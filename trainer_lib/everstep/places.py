@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +30,9 @@ class Place(Protocol):
 
     def directory(self, step: int) -> Path:
         """Where the save of a step is written."""
+
+    def make(self, step: int) -> Path:
+        """That directory, made for its writer, without what a failed save of this rank left in it."""
 
     def num_waiting(self) -> int:
         """How many earlier saves still wait there to be taken away."""
@@ -58,6 +63,16 @@ class MemoryPlace:
         """See `Place.directory`."""
         return self._root / storage.step_name(step)
 
+    def make(self, step: int) -> Path:
+        """See `Place.make`. The sidecar may run as another user, and takes away what it has written: everybody may write."""
+        directory = self.directory(step)
+        self._clear(directory)
+        with suppress(OSError):  # the writer meets it, too: there it is a failed save, here it would end the training
+            directory.mkdir(parents=True, exist_ok=True)
+            for path in (directory, self._root, self._root.parent):
+                path.chmod(0o777)
+        return directory
+
     def num_waiting(self) -> int:
         """See `Place.num_waiting`."""
         try:
@@ -72,7 +87,10 @@ class MemoryPlace:
     def publish(self, step: int, samples_consumed: int) -> None:
         """Write `ready_<rank>.json` (whole or not at all), then nudge the sidecar."""
         directory = self.directory(step)
-        files = {path.name: path.stat().st_size for path in self._files(directory)}
+        paths = self._files(directory)
+        for path in paths:
+            path.chmod(0o644)  # the sidecar may be another user, and the script's umask a strict one
+        files = {path.name: path.stat().st_size for path in paths}
         plan = self._plan
         ready = records.Ready(
             plan.attempt, plan.plan_id, step, self._rank, files, samples_consumed, str(torch.__version__)
@@ -80,21 +98,25 @@ class MemoryPlace:
         target = directory / storage.ready_name(self._rank)
         half = target.with_name(f"{target.name}.tmp")
         half.write_text(codec.dumps(ready))
+        half.chmod(0o644)
         half.rename(target)
         self._nudge(step)
 
     def discard(self, step: int) -> None:
         """See `Place.discard`."""
         directory = self.directory(step)
-        if not directory.is_dir():
-            return
-        for path in [directory / storage.ready_name(self._rank), *self._files(directory)]:
-            path.unlink(missing_ok=True)
-        if self._rank == 0:
-            for path in directory.glob(f"{storage.METADATA}*"):
+        self._clear(directory)
+        with suppress(FileNotFoundError):
+            _remove_if_empty(directory)
+
+    def _clear(self, directory: Path) -> None:
+        """Another rank of this pod, or the sidecar, may take the directory away meanwhile; one that a rank has just made stays."""
+        ready = storage.ready_name(self._rank)
+        with suppress(FileNotFoundError):
+            for path in [directory / ready, directory / f"{ready}.tmp", *self._files(directory)]:
                 path.unlink(missing_ok=True)
-        if not any(directory.iterdir()):
-            directory.rmdir()
+            for path in directory.glob(f"{storage.METADATA}*") if self._rank == 0 else ():
+                path.unlink(missing_ok=True)
 
     def _files(self, directory: Path) -> list[Path]:
         index = [directory / storage.METADATA] if self._rank == 0 and (directory / storage.METADATA).exists() else []
@@ -126,6 +148,11 @@ class FolderPlace:
     def directory(self, step: int) -> Path:
         """See `Place.directory`."""
         return self._folder / storage.temporary_name(step, LOCAL_ATTEMPT)
+
+    def make(self, step: int) -> Path:
+        """See `Place.make`."""
+        self.discard(step)
+        return self.directory(step)
 
     def num_waiting(self) -> int:
         """See `Place.num_waiting`."""
@@ -200,6 +227,14 @@ def require_room(place: Place, needed_bytes: int) -> str:
     if free >= needed_bytes:
         return ""
     return f"the next save needs about {_mebibytes(needed_bytes)}, {_mebibytes(free)} are free"
+
+
+def _remove_if_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def _again(name: str) -> int:

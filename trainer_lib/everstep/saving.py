@@ -152,15 +152,14 @@ class Saver:
     # ------------------------------------------------------------------ one save
 
     def _begin(self, step: int, state: FlatState, samples_consumed: int) -> None:
-        self._place.discard(step)
-        pending = self._engine.save(self._with_ours(state, step, samples_consumed), self._place.directory(step))
+        pending = self._engine.save(self._with_ours(state, step, samples_consumed), self._place.make(step))
         flight = self._flight = _Flight(step)
 
         def settle() -> None:
             try:
                 pending.wait()
                 self._place.publish(step, samples_consumed)
-            except (SaveError, OSError) as error:
+            except BaseException as error:  # noqa: BLE001 - the ranks wait for this answer, whatever it is
                 flight.settled.set_exception(error)
             else:
                 flight.settled.set_result(None)

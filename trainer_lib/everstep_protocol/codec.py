@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping
@@ -96,10 +97,17 @@ def _decode(kind: Any, document: JSON, path: str, problems: list[str]) -> Any:
         )
     if kind is Any:
         return document
-    if kind is float and isinstance(document, int) and not isinstance(document, bool):
-        return float(document)
+    if kind is float:
+        return _decode_float(document, path, problems)
     fits = isinstance(document, kind) and (kind is bool or not isinstance(document, bool))
     return _expect(fits, document, kind.__name__, path, problems)
+
+
+def _decode_float(document: JSON, path: str, problems: list[str]) -> Any:
+    """Finite ones only: neither JSON nor any of our limits knows the others, which Python's reader lets through."""
+    is_number = isinstance(document, (int, float)) and not isinstance(document, bool)
+    fits = is_number and -sys.float_info.max <= document <= sys.float_info.max
+    return float(document) if fits else _expect(False, document, "finite number", path, problems)
 
 
 def _decode_dataclass(kind: type, document: JSON, path: str, problems: list[str]) -> Any:

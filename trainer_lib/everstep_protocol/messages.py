@@ -177,7 +177,8 @@ class MemberState:
     """What a member's sidecar knows of its own trainers, for the coordinator's summary."""
 
     attempt: int
-    state: Literal["waiting", "starting", "running", "saving", "stopped", "finished"]
+    # waiting: no part in the attempt yet, or none any more; preparing: it verifies its part of the resume, and gets on with it
+    state: Literal["waiting", "preparing", "starting", "running", "saving", "stopped", "finished"]
     step: int  # newest finished step of its ranks; -1: none reported
     lost_peers: dict[str, float]  # pod UID -> seconds since the kernel lost its keepalive connection
     stopped_step: int = -1  # state `stopped`: the step at which save-and-stop ended
@@ -244,7 +245,7 @@ class MemberSummary:
     uid: str
     state: Literal[
         "absent", "preparing", "ready", "running", "stopped", "finished"
-    ]  # preparing: has the plan, no hello yet (it stops old processes, or verifies its part of the resume)
+    ]  # preparing: no hello yet, but it verifies its part of the resume and gets on with it
     lost_by: int  # how many other members' kernels lost their connection to it
     asked: int  # how many other members were asked
     leaving: bool = False  # its launcher got SIGTERM: the pod is going
@@ -293,3 +294,4 @@ class SidecarStatus:
     deleted: tuple[str, ...] = ()  # condemned ids that are gone
     failing: SaveFailure | None = None
     num_skipped_saves: int = 0
+    num_failed_saves: int = 0  # that never became whole in memory

@@ -10,6 +10,7 @@ import mmap
 import os
 import struct
 import threading
+from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -60,11 +61,17 @@ class Page(Generic[Record]):
         self._fence = threading.Lock()
 
     def open(self, *, create: bool) -> None:
-        """Map the file; `create`: make it, full of zeros, if it is not there. Raises FileNotFoundError otherwise."""
+        """Map the file; `create`: make it, full of zeros, if it is not there. Raises FileNotFoundError otherwise.
+
+        The containers of a pod may run as different users, whatever their umask: everybody may write.
+        """
         size = _SEQUENCE.size + self._struct.size
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
         handle = os.open(self._path, flags, 0o666)
         try:
+            if create:
+                with suppress(PermissionError):  # somebody else's, who has done it
+                    os.fchmod(handle, 0o666)
             if os.fstat(handle).st_size < size:
                 os.ftruncate(handle, size)
             self._map = mmap.mmap(handle, size)

@@ -16,19 +16,19 @@ from everstep_operator.core.model import HistoryEntry, JobStatus
 Raw = dict[str, Any]
 
 MESSAGE_LIMIT = 4096  # bytes of a condition's or an attempt's message
-LAST_LINES_LIMIT = 2048  # bytes of a message in history
+LAST_LINES_LIMIT = 1024  # bytes of a message in history
 HISTORY_LIMIT = 20
-CRASHES_LIMIT = 20
+_NOT_PLANNED: Raw = {"worldSize": 0, "resumedStep": -1, "stepsLost": None, "nodes": []}  # of an attempt without a plan
 
 
 def to_patch(status: JobStatus) -> Raw:
     """The part of a merge patch that says this status; messages and lists are cut so that it stays small (B42)."""
     document: Raw = codec.to_json(_bounded(status))
-    for key in ("workers", "history"):
-        document[key] = [_without_nothing(item) for item in document[key]]
+    document["workers"] = [_without_nothing(item) for item in document["workers"]]
+    document["history"] = [_without_unknown(_without_nothing(item)) for item in document["history"]]
     if status.step < 0:
         document["step"] = None
-    for key in ("startedAt", "completedAt", "resultReason", "resultMessage"):
+    for key in ("startedAt", "completedAt", "result", "resultReason", "resultMessage", "honouredResumeFrom"):
         document[key] = document[key] or None
     if document["attempt"]:
         for key in ("ended", "failureAt", "message"):
@@ -45,8 +45,7 @@ def from_json(status: Raw | None) -> JobStatus:
     attempt = document.get("attempt")
     if attempt is not None and attempt.get("plan") is None:
         attempt.pop("plan", None)
-    for entry in document.get("history", []):
-        entry.setdefault("stepsLost", None)
+    document["history"] = [{**_NOT_PLANNED, **entry} for entry in document.get("history", [])]
     newest = (document.get("checkpoints") or {}).get("newest")
     if newest is not None:
         newest.setdefault("committedAt", "")
@@ -66,12 +65,10 @@ def cut(text: str, limit_bytes: int) -> str:
 def _bounded(status: JobStatus) -> JobStatus:
     attempt = status.attempt and dataclasses.replace(status.attempt, message=cut(status.attempt.message, MESSAGE_LIMIT))
     history = [_bounded_entry(entry) for entry in status.history[-HISTORY_LIMIT:]]
-    budget = dataclasses.replace(status.budget, crashes=status.budget.crashes[-CRASHES_LIMIT:])
     return dataclasses.replace(
         status,
         attempt=attempt,
         history=tuple(history),
-        budget=budget,
         result_message=cut(status.result_message, MESSAGE_LIMIT),
     )
 
@@ -87,6 +84,11 @@ def _without_nothing(item: Raw) -> Raw:
         for key, value in item.items()
         if value is not None and value != ""
     }
+
+
+def _without_unknown(entry: Raw) -> Raw:
+    """A line of history without what only a plan can say."""
+    return {key: value for key, value in entry.items() if key not in _NOT_PLANNED or value != _NOT_PLANNED[key]}
 
 
 def _prune(value: Any) -> Any:

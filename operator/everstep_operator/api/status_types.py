@@ -108,7 +108,7 @@ class Crash(Model):
 class Budget(Model):
     """How much of restartPolicy is spent."""
 
-    crashes: list[Crash] = Field([], description="The last 20 crashes.")
+    crashes: list[Crash] = Field([], description="The last crashes: 20, or as many as maxCrashes allows and one more.")
     without_progress: int = Field(0, description="Crashes in a row without a new complete checkpoint.")
     attempts_without_commit: int = Field(0, description="Attempts of any cause without a new complete checkpoint.")
 
@@ -126,13 +126,13 @@ class HistoryEntry(Model):
 
     number: int = Field(description="Its number.")
     cause: str = Field(description="Why it was made.")
-    world_size: int = Field(description="Number of ranks.")
-    resumed_step: int = Field(description="The step that it began at.")
+    world_size: int | None = Field(None, description="Number of ranks; absent before there is a plan.")
+    resumed_step: int | None = Field(None, description="The step that it began at; absent before there is a plan.")
     steps_lost: int | None = Field(None, description="Finished steps of the attempt before that had to be done again.")
     seconds: StageSeconds = Field(description="How long the recovery took.")
-    nodes: list[str] = Field(description="Nodes of its workers.")
+    nodes: list[str] = Field([], description="Nodes of its workers.")
     message: str | None = Field(None, description="What happened.")
-    started_at: str | None = Field(None, description="When its trainers started (RFC 3339).")
+    started_at: str | None = Field(None, description="When it was begun (RFC 3339).")
     ended_at: str | None = Field(None, description="When it ended (RFC 3339).")
 
 

@@ -17,6 +17,14 @@ def _rules(*rules: tuple[str, str]) -> JsonDict:
     return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
 
 
+# Pods are made from these: a plan is of one template (R29).
+_FROZEN = (
+    "(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend)"
+    " || (has({field}) ? (has({old}) && {field} == {old}) : !has({old}))"
+)
+_SUSPEND_FIRST = " can be changed only while the job is suspended: set suspend to true first"
+
+
 class Model(BaseModel):
     """Names are camelCase in JSON, unknown fields are an error."""
 
@@ -112,14 +120,15 @@ class Checkpoint(Model):
     )
     memory: Annotated[str, Field(pattern=QUANTITY_PATTERN)] | None = Field(
         None,
-        description="Size of each pod's memory volume for snapshots. It counts against the trainer's memory limit. Default: half of that.",
+        description="Size of each pod's memory volume for snapshots. It counts against the trainer's memory limit. Default: half of that."
+        " Immutable unless the job is suspended.",
     )
 
 
 class RestartPolicy(Model):
     """When a job that crashes is given up. Node loss, drain and preemption never count."""
 
-    max_crashes: Annotated[int, Field(ge=0)] = Field(
+    max_crashes: Annotated[int, Field(ge=0, le=500)] = Field(
         5, description="The job fails when its trainers crashed more often than this within the window."
     )
     window: Annotated[str, Field(pattern=DURATION_PATTERN)] = Field(
@@ -140,7 +149,15 @@ class TrainingJobSpec(Model):
             (
                 "(has(self.suspend) && self.suspend) || (has(oldSelf.suspend) && oldSelf.suspend) || self.template == oldSelf.template",
                 "template can be changed only while the job is suspended: set suspend to true first",
-            )
+            ),
+            (
+                _FROZEN.format(field="self.processesPerWorker", old="oldSelf.processesPerWorker"),
+                "processesPerWorker" + _SUSPEND_FIRST,
+            ),
+            (
+                _FROZEN.format(field="self.checkpoint.memory", old="oldSelf.checkpoint.memory"),
+                "checkpoint.memory" + _SUSPEND_FIRST,
+            ),
         )
     )
     workers: Workers = Field(description="How many pods the job runs on.")
@@ -160,10 +177,13 @@ class TrainingJobSpec(Model):
     )
     resume_from: Annotated[str, Field(min_length=1, max_length=512)] | None = Field(
         None,
-        description="`none`: begin at 0. A directory in storage.path: begin there. Honoured once. Default: the newest checkpoint.",
+        description="`none`: begin at 0. A directory in storage.path: begin there. Honoured once, by the next attempt:"
+        " a job that runs must be suspended and resumed to obey it at once. Default: the newest checkpoint.",
     )
     processes_per_worker: Annotated[int, Field(ge=1, le=1024)] | None = Field(
-        None, description="Trainer processes in each pod. Default: its GPU limit, else --nproc-per-node, else 1."
+        None,
+        description="Trainer processes in each pod. Default: its GPU limit, else --nproc-per-node, else 1."
+        " Immutable unless the job is suspended.",
     )
     active_deadline_seconds: Annotated[int, Field(ge=1)] | None = Field(
         None, description="The job fails when it is not done so many seconds after its first attempt."

@@ -11,8 +11,9 @@ from typing import Any
 
 from everstep_protocol import codec, names
 
+from everstep_operator.api.status import cut
 from everstep_operator.cluster.check import is_quota
-from everstep_operator.cluster.client import JSON_PATCH, AlreadyExists, Conflict, NotFound, Refused
+from everstep_operator.cluster.client import JSON_PATCH, AlreadyExists, Conflict, Leaving, NotFound, Refused
 from everstep_operator.cluster.pod import owner_reference, pod_name, render_pod, token_name
 from everstep_operator.cluster.room import Cluster, JobRoom
 from everstep_operator.core.model import (
@@ -29,6 +30,8 @@ from everstep_operator.core.model import (
 Raw = dict[str, Any]
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_REASON = 500  # bytes
 
 
 class Stale(Exception):
@@ -65,6 +68,8 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
     template = room.parsed().pod
     if template is None:
         raise Stale(f"the spec of {room.name} is not valid any more")
+    if not room.refused.is_due(action.worker_id):
+        return
     await _create_token(cluster, room)
     manifest = render_pod(room.owner, template, cluster.settings.pods, action.worker_id, action.avoid)
     try:
@@ -73,9 +78,14 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
         await _check_existing(cluster, room, action.worker_id)
     except NotFound as error:
         raise Stale(f"namespace {room.namespace} is going away") from error
+    except Leaving:
+        raise
     except Refused as error:
         reason = "the quota is full" if is_quota(error) else "the API server refuses it"
-        raise Blocked(f"pod {manifest['metadata']['name']} is not made, {reason}: {error.message}") from error
+        why = f"{reason}: {cut(error.message, _LONGEST_REASON)}"
+        room.refused.note(action.worker_id, why)
+        raise Blocked(f"pod {manifest['metadata']['name']} is not made, {why}") from error
+    room.refused.forget(action.worker_id)
 
 
 async def delete_pod(cluster: Cluster, room: JobRoom, action: DeletePod) -> None:

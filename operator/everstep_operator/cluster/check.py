@@ -6,7 +6,7 @@ import time
 
 from everstep_operator.api.parse import Parsed
 from everstep_operator.api.template import PodTemplate
-from everstep_operator.cluster.client import NotFound, Refused
+from everstep_operator.cluster.client import Leaving, NotFound, Refused
 from everstep_operator.cluster.pod import render_pod
 from everstep_operator.cluster.room import Checked, Cluster, JobRoom
 from everstep_operator.core.model import JobSpec, JobStatus
@@ -26,7 +26,7 @@ async def problems_of(cluster: Cluster, room: JobRoom, parsed: Parsed, status: J
         return ()
     problems = (
         *await _claim_problems(cluster, room, parsed.spec, parsed.pod),
-        *await _dry_run(cluster, room, parsed.pod),
+        *(() if _is_running(status) else await _dry_run(cluster, room, parsed.pod)),
     )
     room.checked = Checked(room.generation, problems, time.monotonic())
     return problems
@@ -37,12 +37,19 @@ def _was_accepted(room: JobRoom, status: JobStatus) -> bool:
     return status.attempt is not None and status.attempt.intent_generation == room.generation
 
 
+def _is_running(status: JobStatus) -> bool:
+    """Its template was accepted and cannot be changed now: a webhook that is away must not leave a job that runs without help."""
+    return status.attempt is not None and status.attempt.state != "Ended"
+
+
 async def _dry_run(cluster: Cluster, room: JobRoom, pod: PodTemplate) -> tuple[str, ...]:
     manifest = render_pod(room.owner, pod, cluster.settings.pods, 0)
     manifest["metadata"] = {**manifest["metadata"], "name": None, "generateName": f"{room.name}-w"}
     path = f"/api/v1/namespaces/{room.namespace}/pods"
     try:
         await cluster.client.request("POST", path, params={"dryRun": "All", "fieldValidation": "Strict"}, body=manifest)
+    except Leaving:
+        raise
     except Refused as error:
         if is_quota(error):
             return ()

@@ -55,6 +55,10 @@ class Refused(ApiError):
     """400, 403 or 422: the object is not acceptable."""
 
 
+class Leaving(Refused):
+    """403: the namespace is being terminated, nothing new is made in it."""
+
+
 class Unavailable(Exception):
     """No answer: connection refused or broken, time-out. `cause` is a short word for metrics."""
 
@@ -169,8 +173,17 @@ def error_of(status: int, body: bytes) -> ApiError:
         document = {}
     reason = str(document.get("reason") or "") if isinstance(document, dict) else ""
     message = str(document.get("message") or "") if isinstance(document, dict) else ""
-    kind = AlreadyExists if reason == "AlreadyExists" else _KINDS.get(status, ApiError)
-    return kind(status, reason or f"HTTP{status}", message or body[:300].decode(errors="replace"))
+    return _kind_of(status, reason, message)(
+        status, reason or f"HTTP{status}", message or body[:300].decode(errors="replace")
+    )
+
+
+def _kind_of(status: int, reason: str, message: str) -> type[ApiError]:
+    if reason == "AlreadyExists":
+        return AlreadyExists
+    if status == 403 and "because it is being terminated" in message:
+        return Leaving
+    return _KINDS.get(status, ApiError)
 
 
 async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:

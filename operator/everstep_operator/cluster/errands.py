@@ -18,7 +18,7 @@ from everstep_protocol.messages import Announce as AnnounceMessage
 
 from everstep_operator.cluster import tasks
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
-from everstep_operator.core.model import Announce, AskLeave, Prepare
+from everstep_operator.core.model import Announce, AskLeave, LeavePurpose, Prepare
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Errands:
         self._prepared: Prepared | None = None
         self._failed: list[tuple[Key, str]] = []  # (number and intent, pod UID), oldest first
         self._announced: set[tuple[int, str]] = set()  # (attempt, pod UID), with the plan
-        self._asked_leave: dict[int, float] = {}  # attempt -> when it was accepted
+        self._asked_leave: dict[int, tuple[LeavePurpose, float]] = {}  # attempt -> what for, when it was accepted last
 
     def prepare(self, action: Prepare) -> None:
         """R4: the same number and intent are never asked of one pod twice at once."""
@@ -88,9 +88,7 @@ class Errands:
         self._start(("announce", action.attempt, action.uid, action.plan is not None), run)
 
     def leave(self, action: AskLeave) -> None:
-        """R19: asked until it was accepted, then no more in this attempt."""
-        if action.attempt in self._asked_leave:
-            return
+        """R19: as often as the core wishes: it asks again for another purpose, or when a stop was given up long ago."""
 
         async def run() -> None:
             request = LeaveRequest(action.attempt, action.deadline_seconds)
@@ -99,9 +97,9 @@ class Errands:
             except (Silent, Refusing, Rejected) as error:
                 _log.warning("save-and-stop of attempt %d at %s: %s", action.attempt, action.ip, error)
                 return
-            self._asked_leave[action.attempt] = time.monotonic()
+            self._asked_leave[action.attempt] = (action.purpose, time.monotonic())
 
-        self._start(("leave", action.attempt, action.uid), run)
+        self._start(("leave", action.attempt, action.uid, action.purpose), run)
 
     def prepared(self, attempt: int, intent_id: str) -> Prepared | None:
         """The answer for exactly this number and intent."""
@@ -119,14 +117,19 @@ class Errands:
         return tuple(sorted(uid for number, uid in self._announced if number == attempt))
 
     def leave_age_seconds(self, attempt: int) -> float | None:
-        """Since save-and-stop of this attempt was accepted, None: not asked."""
-        at = self._asked_leave.get(attempt)
-        return None if at is None else time.monotonic() - at
+        """Since save-and-stop of this attempt was accepted last, None: not asked."""
+        asked = self._asked_leave.get(attempt)
+        return None if asked is None else time.monotonic() - asked[1]
+
+    def leave_purpose(self, attempt: int) -> LeavePurpose:
+        """What that was asked for; empty: not asked."""
+        asked = self._asked_leave.get(attempt)
+        return "" if asked is None else asked[0]
 
     def forget_before(self, attempt: int) -> None:
         """Drop what belongs to older attempts."""
         self._announced = {item for item in self._announced if item[0] >= attempt}
-        self._asked_leave = {number: at for number, at in self._asked_leave.items() if number >= attempt}
+        self._asked_leave = {number: asked for number, asked in self._asked_leave.items() if number >= attempt}
         self._failed = [item for item in self._failed if isinstance(item[0][0], int) and item[0][0] >= attempt]
         horizon = time.monotonic() - 60
         self._ended_at = {key: at for key, at in self._ended_at.items() if at > horizon}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Coroutine
 from datetime import datetime, timezone
 from typing import Any
 
@@ -50,9 +51,9 @@ class Leader:
         while True:
             await asyncio.sleep(self._period)
             try:
-                await self._write(self._version)
+                await self._renew()
                 renewed_at = time.monotonic()
-            except (Conflict, NotFound) as error:
+            except NotFound as error:
                 raise LeaseLost(str(error)) from error
             except (ApiError, Unavailable) as error:
                 _log.warning("the lease is not renewed: %s", error)
@@ -118,10 +119,29 @@ class Leader:
         identity = self._settings.identity if holder is None else holder
         body = {"metadata": {"resourceVersion": version}, "spec": self._spec(identity)}
         path = f"{self._path}/{self._settings.name}"
-        lease = await asyncio.wait_for(
-            self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH), self._settings.seconds / 2
-        )
+        lease = await self._within_bound(self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH))
         self._version = lease["metadata"]["resourceVersion"]
+
+    async def _renew(self) -> None:
+        """A write that was given up may have been done all the same: then the Lease is still ours, in a newer version."""
+        try:
+            await self._write(self._version)
+        except Conflict as error:
+            await self._find_again(error)
+            await self._write(self._version)
+
+    async def _find_again(self, conflict: Conflict) -> None:
+        lease = await self._within_bound(self._client.request("GET", f"{self._path}/{self._settings.name}"))
+        if (lease.get("spec") or {}).get("holderIdentity") != self._settings.identity:
+            raise LeaseLost(str(conflict)) from conflict
+        self._version = lease["metadata"]["resourceVersion"]
+
+    async def _within_bound(self, call: Coroutine[Any, Any, Raw]) -> Raw:
+        """No answer within half of the Lease's life is none. Raises Unavailable."""
+        try:
+            return await asyncio.wait_for(call, self._settings.seconds / 2)
+        except asyncio.TimeoutError as error:
+            raise Unavailable("timeout", f"no answer within {self._settings.seconds / 2:g} s") from error
 
     def _spec(self, identity: str) -> Raw:
         now = datetime.now(tz=timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")

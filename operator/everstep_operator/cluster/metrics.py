@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable
+from itertools import product
 from typing import get_args
 
 from everstep_protocol.plan import Cause
@@ -11,9 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from everstep_operator.core.budget import PLANNED
 from everstep_operator.core.model import JobStatus, Phase, StageSeconds
 
 _RECOVERY_SECONDS = (0.25, 0.5, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 60, 120, 300, 600)
+_VERBS = ("GET", "POST", "PATCH", "DELETE")
+_CODES = ("403", "404", "409", "422", "timeout", "connection")  # others begin at their first
 _STAGES = ("detected", "planned", "first_step")
 
 
@@ -62,6 +66,8 @@ class Metrics:
             self.attempts.labels(cause)
         for stage in _STAGES:
             self.recovery.labels(stage)
+        for verb, code in product(_VERBS, _CODES):
+            self.api_errors.labels(verb, code)
 
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
         """Where the phases of all jobs are to be had."""
@@ -78,6 +84,8 @@ class Metrics:
             self.attempts.labels(new.cause).inc()
         known = {entry.number: entry.seconds for entry in before.history}
         for entry in after.history:
+            if entry.cause in PLANNED:
+                continue  # nothing failed
             self._count_stages(known.get(entry.number, StageSeconds()), entry.seconds)
 
     def _count_stages(self, before: StageSeconds, after: StageSeconds) -> None:

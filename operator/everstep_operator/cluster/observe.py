@@ -56,6 +56,8 @@ async def observe(cluster: Cluster, room: JobRoom) -> Observed:
         announced=room.errands.announced(number),
         names_taken=tuple(sorted(room.names_taken)),
         step_age_seconds=now - room.step_written_at,
+        leave_purpose=room.errands.leave_purpose(number),
+        pods_refused=room.refused.reasons(),
     )
 
 

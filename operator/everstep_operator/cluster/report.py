@@ -11,7 +11,7 @@ from everstep_protocol import names
 
 from everstep_operator.api import status as status_json
 from everstep_operator.api.status import MESSAGE_LIMIT, cut
-from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Unavailable
+from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Leaving, Unavailable
 from everstep_operator.cluster.room import Cluster, JobRoom
 from everstep_operator.core.model import Condition, Decision, JobStatus, Notice, Observed
 
@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _EVENT_LIMIT = 1024  # what the API server admits
 _COMPONENT = "everstep-operator"
+_AT_REST = ("Suspended", "Succeeded", "Failed")
+_WAITS = {"Degraded": ("NotEnoughWorkers",), "Ready": ("BackOff",)}  # condition -> reasons that deserve an Event
 
 
 async def write_status(cluster: Cluster, room: JobRoom, seen: Observed, decision: Decision, status: JobStatus) -> bool:
@@ -31,6 +33,7 @@ async def write_status(cluster: Cluster, room: JobRoom, seen: Observed, decision
     patch = build_patch(room.body, seen, decision, status)
     if not patch:
         return False
+    changes = condition_notices((room.body.get("status") or {}).get("conditions") or [], decision)
     body = {"metadata": {"resourceVersion": room.resource_version}, "status": patch}
     answer = await cluster.client.request(
         "PATCH", f"{room.path}/status", params={"fieldValidation": "Strict"}, body=body, content_type=MERGE_PATCH
@@ -40,7 +43,7 @@ async def write_status(cluster: Cluster, room: JobRoom, seen: Observed, decision
     cluster.metrics.count_change(before, status)
     if status.step != before.step:
         room.note_step_written()
-    for notice in decision.notices:
+    for notice in (*decision.notices, *(notice for notice in changes if room.is_news(notice.reason))):
         await post_event(cluster.client, room, notice)
     return True
 
@@ -69,8 +72,39 @@ def merge_conditions(old: list[Raw], new: tuple[Condition, ...], *, generation: 
     return list(entries.values())
 
 
+def condition_notices(old: list[Raw], decision: Decision) -> tuple[Notice, ...]:
+    """Events for conditions that just turned bad, or bad for another reason, or well again while the job runs.
+
+    Status remembers what was told, so that a restarted operator does not tell it again.
+    """
+    before = {str(entry.get("type")): (entry.get("status"), entry.get("reason")) for entry in old}
+    told = {notice.reason for notice in decision.notices}
+    found = []
+    for condition in decision.conditions:
+        was = before.get(condition.type, (None, None))
+        if _is_bad(condition) and was != (condition.status, condition.reason) and condition.reason not in told:
+            told.add(condition.reason)
+            found.append(Notice("Warning", condition.reason, condition.message))
+        elif _is_well_again(condition, was[0]) and decision.phase == "Running":
+            found.append(Notice("Normal", "CheckpointHealthy", condition.message))
+    return tuple(found)
+
+
+def _is_well_again(condition: Condition, was: object) -> bool:
+    return condition.type == "CheckpointHealthy" and (was, condition.status) == ("False", "True")
+
+
+def _is_bad(condition: Condition) -> bool:
+    """What a person must know of. Losses and ends are told by the core itself."""
+    if condition.type in ("Valid", "CheckpointHealthy"):
+        return condition.status == "False"
+    return condition.reason in _WAITS.get(condition.type, ())
+
+
 def count_ready(seen: Observed, decision: Decision, status: JobStatus) -> int:
-    """Workers that train; while none does, those that could."""
+    """Workers that train; while none does, those that could; none when nothing shall train."""
+    if decision.phase in _AT_REST:
+        return 0
     plan = status.attempt.plan if status.attempt else None
     if decision.phase == "Running" and plan is not None:
         return len(plan.members)
@@ -90,8 +124,10 @@ async def post_event(client: Client, room: JobRoom, notice: Notice) -> None:
     )
     try:
         await client.request("POST", f"/api/v1/namespaces/{room.namespace}/events", body=_event(room, notice))
+    except Leaving as error:
+        _log.debug("event %s was not posted: %s", notice.reason, error)
     except (ApiError, Unavailable) as error:
-        _log.warning("event %s was not posted: %s", notice.reason, error)
+        _log.warning("event %s was not posted: %s", notice.reason, cut(str(error), _EVENT_LIMIT))
 
 
 def _summary(old: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:

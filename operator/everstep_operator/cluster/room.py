@@ -17,6 +17,7 @@ from everstep_operator.cluster.errands import Errands
 from everstep_operator.cluster.follow import Follower
 from everstep_operator.cluster.metrics import Metrics
 from everstep_operator.cluster.pod import Owner
+from everstep_operator.cluster.refused import RefusedPods
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.cluster.tasks import LoopWatch
 from everstep_operator.core.model import AttemptStatus
@@ -60,6 +61,7 @@ class JobRoom:
         self.follower = Follower(cluster.sidecars, wake)
         self.errands = Errands(cluster.sidecars, self.uid, wake)
         self.names_taken: set[int] = set()
+        self.refused = RefusedPods()
         self.checked: Checked | None = None
         self.has_token = False
         self.token_lock = asyncio.Lock()
@@ -67,6 +69,7 @@ class JobRoom:
         self.step_written_at = time.monotonic()
         self._cluster = cluster
         self._parsed: tuple[int, Parsed] | None = None
+        self._told: tuple[tuple[int, int], set[str]] = ((0, 0), set())  # (generation, attempt), reasons of Events
         self._attempt: tuple[int, str] = (0, "")
         self._attempt_at = time.monotonic()
         self.body = body
@@ -108,6 +111,13 @@ class JobRoom:
             self._attempt, self._attempt_at = key, time.monotonic()
             self.errands.forget_before(key[0])
         return time.monotonic() - self._attempt_at
+
+    def is_news(self, reason: str) -> bool:
+        """Whether no Event of a condition had this reason yet, in this attempt and of this spec: conditions may flicker."""
+        about = (self.generation, self._attempt[0])
+        reasons = self._told[1] if self._told[0] == about else set()
+        self._told = (about, reasons | {reason})
+        return reason not in reasons
 
     def note_step_written(self) -> None:
         """status.step was written just now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep_protocol.messages import CheckpointInfo, SidecarStatus
+from everstep_protocol.plan import Plan
 
 from everstep_operator.core import attempts, budget, history, pods, retention, workers
 from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
@@ -63,8 +64,14 @@ def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) 
         status,
         checkpoints=checkpoints,
         budget=budget.committed(status.budget) if fresh else status.budget,
-        step=max(status.step, answer.training.step) if is_new else status.step,
+        step=max(status.step, answer.training.step, _committed_step(checkpoints, plan)) if is_new else status.step,
     )
+
+
+def _committed_step(checkpoints: CheckpointStatus, plan: Plan) -> int:
+    """A step of this attempt that is saved was finished, whatever was last reported."""
+    newest = checkpoints.newest
+    return newest.step if newest is not None and newest.attempt == plan.attempt else -1
 
 
 def _with_newest(

@@ -95,4 +95,6 @@ def _suspended(outcome: Outcome) -> Condition:
 def _result(kind: Literal["Complete", "Failed"], status: JobStatus) -> Condition:
     if status.result == kind:
         return Condition(kind, "True", status.result_reason, status.result_message)
-    return Condition(kind, "False", "NotFinished" if not status.result else status.result_reason, "")
+    if not status.result:
+        return Condition(kind, "False", "NotFinished", "the job has not ended")
+    return Condition(kind, "False", status.result_reason, f"the job has ended otherwise: see condition {status.result}")

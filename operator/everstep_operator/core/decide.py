@@ -33,13 +33,20 @@ def _outcome(seen: Observed, settings: Settings) -> Outcome:
     if status.result:
         return _after_the_end(seen, settings)
     if spec is None:
-        return Outcome(phases.of_status(status), "InvalidSpec", "; ".join(seen.problems))
+        return _invalid(seen)
     overdue = results.overdue(seen)
-    if overdue:
+    if overdue and not running.is_done(seen, settings):
         return running.fail(seen, status, overdue)
     if status.attempt is None:
         return _first(seen, settings, spec)
     return _with_attempt(seen, settings, spec)
+
+
+def _invalid(seen: Observed) -> Outcome:
+    """What runs is not touched: how many workers, and from where, nobody can tell."""
+    attempt = seen.status.attempt
+    hint = "; until this is put right, what runs is not looked after" if attempt and attempt.state != "Ended" else ""
+    return Outcome(phases.of_status(seen.status), "InvalidSpec", "; ".join(seen.problems) + hint)
 
 
 def _after_the_end(seen: Observed, settings: Settings) -> Outcome:

@@ -9,7 +9,7 @@ from everstep_protocol.plan import Cause
 
 from everstep_operator.core import pods, suspicion, workers
 from everstep_operator.core.attempts import Ending
-from everstep_operator.core.model import AskLeave, Observed, PodView, Settings
+from everstep_operator.core.model import AskLeave, LeavePurpose, Observed, PodView, Settings
 
 
 def leaving_members(seen: Observed) -> tuple[PodView, ...]:
@@ -36,8 +36,8 @@ def seconds_left(seen: Observed, settings: Settings, pod: PodView) -> float:
 
 
 def deadline(seen: Observed, settings: Settings, leaving: tuple[PodView, ...]) -> float:
-    """Seconds until the first of them must have saved. A pod that was only warned counts from when we asked."""
-    asked = seen.leave_age_seconds or 0.0
+    """Seconds until the first of them must have saved. A pod that was only warned counts from when we asked for its sake."""
+    asked = asked_age(seen, "departure") or 0.0
     return min(
         seconds_left(seen, settings, pod) - (asked if pod.deletion_age_seconds is None else 0.0) for pod in leaving
     )
@@ -127,27 +127,30 @@ def _asked_age(seen: Observed) -> float:
 
 
 def request(seen: Observed, settings: Settings) -> AskLeave | None:
-    """R19: ask the coordinator once for save-and-stop; one that was given up may be asked again much later."""
-    seconds = _seconds_for_leave(seen, settings)
-    if seconds is None or not pods.has_started(seen) or _is_asked(seen, settings):
+    """R19: ask the coordinator once for save-and-stop, and once more for another purpose; a change that was given up much later."""
+    purpose = _purpose(seen, settings)
+    if not purpose or not pods.has_started(seen) or _is_asked(seen, settings, purpose):
         return None
+    seconds = deadline(seen, settings, leaving_members(seen)) if purpose == "departure" else settings.grow_deadline
     head = pods.current_plan(seen).coordinator
-    return AskLeave(head.uid, head.ip, pods.current_attempt(seen).number, seconds)
+    return AskLeave(head.uid, head.ip, pods.current_attempt(seen).number, seconds, purpose)
 
 
-def _is_asked(seen: Observed, settings: Settings) -> bool:
-    age = seen.leave_age_seconds
-    if age is None:
-        return False
-    patience = settings.grow_deadline if leaving_members(seen) else 2 * settings.grow_deadline
-    return age < patience
+def asked_age(seen: Observed, purpose: LeavePurpose) -> float | None:
+    """Seconds since we asked for this purpose. None: not asked, or for another one, which may have been given up since."""
+    return seen.leave_age_seconds if seen.leave_purpose in ("", purpose) else None
 
 
-def _seconds_for_leave(seen: Observed, settings: Settings) -> float | None:
+def _is_asked(seen: Observed, settings: Settings, purpose: LeavePurpose) -> bool:
+    age = asked_age(seen, purpose)
+    patience = 2 * settings.grow_deadline if purpose == "change" else settings.grow_deadline
+    return age is not None and age < patience
+
+
+def _purpose(seen: Observed, settings: Settings) -> LeavePurpose:
     assert seen.spec is not None
-    leaving = leaving_members(seen)
-    if leaving:
-        return deadline(seen, settings, leaving)
-    if seen.spec.suspend or planned_change(seen, settings):
-        return settings.grow_deadline
-    return None
+    if leaving_members(seen):
+        return "departure"
+    if seen.spec.suspend:
+        return "suspend"
+    return "change" if planned_change(seen, settings) else ""

@@ -137,7 +137,7 @@ class Crash:
 class Budget:
     """`status.budget`."""
 
-    crashes: tuple[Crash, ...] = ()  # the last 20
+    crashes: tuple[Crash, ...] = ()  # the last 20, or max_crashes + 1 where that is more
     without_progress: int = 0  # crash attempts in a row without a commit
     attempts_without_commit: int = 0  # attempts of any cause without a commit
 
@@ -182,7 +182,7 @@ class JobStatus:
     checkpoints: CheckpointStatus = CheckpointStatus()
     budget: Budget = Budget()
     history: tuple[HistoryEntry, ...] = ()
-    restarts: Restarts = field(default_factory=dict)
+    restarts: Restarts = field(default_factory=lambda: {"total": 0})
     step: int = -1
     honoured_resume_generation: int = 0  # generation whose spec.resumeFrom was obeyed
     honoured_resume_from: str = (
@@ -263,6 +263,9 @@ class Doubt:
     sidecar_late_seconds: float
 
 
+LeavePurpose = Literal["", "departure", "suspend", "change"]  # members leave; spec.suspend; grow or shrink
+
+
 @dataclass(frozen=True)
 class Observed:
     """Everything that a decision may depend on. Never built before all caches are synced."""
@@ -288,7 +291,7 @@ class Observed:
     ]  # UIDs of pods that did not answer this number and intent, oldest first: ask another one
     attempt_age_seconds: float  # since we saw the attempt enter its present state
     go_age_seconds: float  # since we saw go; 0 before
-    leave_age_seconds: float | None  # since we asked for save-and-stop in this attempt, None: not asked
+    leave_age_seconds: float | None  # since we last asked for save-and-stop in this attempt, None: not asked
     now: float  # wall clock, seconds since the epoch: only for crash window, deadline, TTL
     new_intent: str  # a fresh random id, to be used if a new intent is formed in this pass
     prepare_age_seconds: float = (
@@ -297,6 +300,10 @@ class Observed:
     announced: tuple[str, ...] = ()  # UIDs of pods that acknowledged an Announce of the current attempt's plan
     names_taken: tuple[int, ...] = ()  # worker ids whose pod name belongs to an object that is not ours: burnt (R20)
     step_age_seconds: float = 0.0  # since status.step was last written, for `Settings.step_write`
+    leave_purpose: LeavePurpose = ""  # what that was asked for; empty: not told apart
+    pods_refused: dict[int, str] = field(
+        default_factory=dict
+    )  # worker ids whose pod the API server does not admit, and why
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside
@@ -369,6 +376,7 @@ class AskLeave:
     ip: str
     attempt: int
     deadline_seconds: float
+    purpose: LeavePurpose = ""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everstep_protocol.messages import PrepareAnswer
 
-from everstep_operator.core import attempts, bookkeeping, budget, phases, pods, workers
+from everstep_operator.core import attempts, bookkeeping, budget, phases, pods, refusals, workers
 from everstep_operator.core.model import Action, JobSpec, Notice, Observed, PodView, Prepare, Settings, WriteStatus
 from everstep_operator.core.outcome import Outcome, Trouble
 
@@ -153,8 +153,5 @@ def _plan(
     plan = attempts.plan(seen, spec, members, answer, api_port=settings.api_port)
     status = attempts.planned(seen, plan, answer)
     message = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
-    notices: tuple[Notice, ...] = (Notice("Normal", "AttemptPlanned", message),)
-    if answer.refused or answer.reason in ("Older", "OffLineage"):
-        refused = "; ".join(f"{refusal.dir}: {refusal.reason}" for refusal in answer.refused)
-        notices += (Notice("Warning", "CheckpointRefused", f"{answer.message} (refused: {refused or 'none'})"),)
+    notices = (Notice("Normal", "AttemptPlanned", message), *refusals.notices(answer))
     return Outcome(phases.of_recovery(seen), "StartingAttempt", message, (WriteStatus(status),), notices=notices)

@@ -51,6 +51,14 @@ def decide(seen: Observed, settings: Settings, spec: JobSpec) -> Outcome:
     return _keep_going(seen, settings)
 
 
+def is_done(seen: Observed, settings: Settings) -> bool:
+    """R31: whether the attempt said that the job is finished: then no deadline can fail it any more."""
+    attempt = seen.status.attempt
+    if attempt is None or attempt.plan is None:
+        return False
+    return bookkeeping.is_finished(seen, bookkeeping.update(seen, settings))
+
+
 def _completed(seen: Observed, status: JobStatus) -> Outcome:
     done = results.complete(seen, status)
     notice = Notice("Normal", "Complete", done.result_message)
@@ -60,7 +68,7 @@ def _completed(seen: Observed, status: JobStatus) -> Outcome:
 def _suspend(seen: Observed, settings: Settings, status: JobStatus) -> Outcome:
     """R30: save-and-stop if it runs; then the attempt ends, and with its row each worker's pod."""
     answer = pods.sidecar_of(seen)
-    late = (seen.leave_age_seconds or 0.0) >= settings.grow_deadline
+    late = (leaving.asked_age(seen, "suspend") or 0.0) >= settings.grow_deadline
     stopped = answer is not None and answer.over is not None
     if not pods.has_started(seen) or stopped or late or suspicion.losses(seen, settings):
         return suspended(seen, status)

@@ -106,7 +106,8 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
     """What stands in the way of this worker, for people; empty: it can be a member."""
     pod = pods.by_worker(seen).get(worker)
     if pod is None:
-        return "its pod is being created"
+        refusal = seen.pods_refused.get(worker)
+        return f"its pod is not made: {refusal}" if refusal else "its pod is being created"
     if pods.is_leaving(pod):
         return "its pod is being deleted"
     if pods.is_over(pod):

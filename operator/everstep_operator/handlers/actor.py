@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from everstep_protocol import codec
+
+from everstep_operator.api.status import cut
 from everstep_operator.cluster.apply import Blocked, Stale, apply_action
-from everstep_operator.cluster.client import ApiError, Conflict, NotFound, Unavailable
+from everstep_operator.cluster.client import ApiError, Conflict, Leaving, NotFound, Unavailable
 from everstep_operator.cluster.observe import observe
 from everstep_operator.cluster.report import post_event, write_status
 from everstep_operator.cluster.room import Cluster, JobRoom
-from everstep_operator.core.model import Decision, Notice, Observed, Settings, WriteStatus
+from everstep_operator.core.model import CreatePod, Decision, Notice, Observed, Settings, WriteStatus
 from everstep_operator.log import attempt_of_task, job_of_task
 
 Raw = dict[str, Any]
@@ -29,7 +32,9 @@ _COALESCE_SECONDS = 0.05
 _RESYNC_SECONDS = 30.0
 _BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 _LEAST_BACKOFF_SECONDS = 2.0
-_STALE_SECONDS = 0.1
+_STALE_SECONDS = 0.1  # doubled each time: what is refused for ever must not be asked for ten times a second
+_MOST_STALE_SECONDS = 5.0
+_LONGEST_LOG = 500  # bytes; the API server may repeat a whole object in its answer
 
 
 class JobGone(Exception):
@@ -95,36 +100,53 @@ class Actor:
         if writes:
             return 0.0  # effects come from the written status (R3)
         await self._apply(decision)
-        return _RESYNC_SECONDS if decision.requeue_after is None else min(decision.requeue_after, _RESYNC_SECONDS)
+        pause = _RESYNC_SECONDS if decision.requeue_after is None else decision.requeue_after
+        return min(pause, _RESYNC_SECONDS, self._seconds_to_retry(decision))
+
+    def _seconds_to_retry(self, decision: Decision) -> float:
+        """A pod that was not admitted is tried again by and by; that slows nothing else down."""
+        wanted = [action.worker_id for action in decision.actions if isinstance(action, CreatePod)]
+        return min((self.room.refused.seconds_left(number) for number in wanted), default=_RESYNC_SECONDS)
 
     async def _apply(self, decision: Decision) -> None:
         """All of them, side by side: one that is refused must not keep the others back."""
         _log.debug("%s", decision.actions)
         calls = [apply_action(self._cluster, self.room, action) for action in decision.actions]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, Blocked):
+                await self._say_once(Notice("Warning", "PodNotCreated", str(outcome)))
+            elif isinstance(outcome, BaseException):
                 raise outcome
 
     async def _guarded_pass(self, failures: int) -> tuple[float, int]:
         """(pause, failures in a row)."""
         try:
-            return await self.look(), 0
+            return await self._look_or_read(), 0
         except Stale as error:
             _log.info("looked again: %s", error)
-            return _STALE_SECONDS, 0
-        except Blocked as error:
-            await self._say_once(Notice("Warning", "PodNotCreated", str(error)))
-        except NotFound as error:
-            await self._read_again()
-            _log.warning("%s", error)
+            return min(_STALE_SECONDS * 2**failures, _MOST_STALE_SECONDS), failures + 1
+        except Leaving as error:
+            _log.log(logging.DEBUG if failures else logging.INFO, "nothing is made any more: %s", error.message)
+            return _BACKOFF_SECONDS[-1], failures + 1
         except (ApiError, Unavailable) as error:
-            _log.warning("the API server does not do it: %s", error)
+            _log.warning("the API server does not do it: %s", cut(str(error), _LONGEST_LOG))
+        except codec.InvalidDocument as error:
+            text = f"status cannot be read, so the job is left alone: {error}; it was changed by hand, or by a newer version"
+            await self._say_once(Notice("Warning", "StatusUnreadable", text))
         except JobGone:
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the job must not be left without its operator
             _log.exception("a pass failed")
             self._cluster.metrics.reconcile_errors.inc()
         return _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS) - 1)], failures + 1
+
+    async def _look_or_read(self) -> float:
+        """A pass; a 404 in it may mean that the job itself is gone."""
+        try:
+            return await self.look()
+        except NotFound:
+            await self._read_again()
+            raise
 
     async def _rest(self, pause: float, *, failing: bool) -> None:
         """Wait for a reason to look; never look twice within 50 ms, nor at once again after a failure, whatever wakes."""

@@ -10,6 +10,7 @@ from everstep_protocol.messages import MemberState, MemberSummary
 from everstep_protocol.plan import Plan
 
 FRESH_SECONDS = 3.0  # an older word of a member about its peers is no evidence
+PREPARING_SECONDS = 10.0  # R28: so old, a word that it still prepares is none
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,18 @@ def _summary(uid: str, heard: Mapping[str, Heard], ready: frozenset[str], gone: 
 
 def _state(
     uid: str, own: Heard | None, ready: frozenset[str], gone: bool
-) -> Literal["absent", "ready", "running", "stopped", "finished"]:
+) -> Literal["absent", "preparing", "ready", "running", "stopped", "finished"]:
     if own is not None and own.state.state == "finished":
         return "finished"
     if own is not None and own.state.state == "stopped":
         return "stopped"
     if gone:
         return "running"
-    return "ready" if uid in ready else "absent"
+    if uid in ready:
+        return "ready"
+    return "preparing" if own is not None and _is_preparing(own) else "absent"
+
+
+def _is_preparing(own: Heard) -> bool:
+    """R28: a big checkpoint takes longer to verify than a hello may take; who gets on with it is not left out."""
+    return own.state.state == "preparing" and own.age_seconds <= PREPARING_SECONDS

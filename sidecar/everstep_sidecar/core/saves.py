@@ -67,6 +67,12 @@ def settled(book: Book, step: int, *, committed: bool) -> Book:
     return replace(book, saves={s: save for s, save in book.saves.items() if s not in forgotten})
 
 
+def abandoned(book: Book, committed: int) -> tuple[int, ...]:
+    """B14: saves that nobody will complete: each member writes its steps in order, and all have written a later one."""
+    decided = ("committing", "committed", "dropped")
+    return tuple(step for step, save in book.saves.items() if step < committed and save.state not in decided)
+
+
 def discarding(book: Book, step: int) -> Book:
     """R16: what is on storage of this save is given up; every member writes its own part once more."""
     return _with(book, step, Save("discarding", stale=book.members))

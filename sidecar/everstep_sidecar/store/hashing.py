@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,10 +16,13 @@ from everstep_sidecar.store.files import FILES, Files
 BLOCK_BYTES = 8 * 1024 * 1024
 
 
-def hash_file(path: Path) -> FileRecord:
-    """Name, length and hash of a regular file, no symbolic link followed. Raises OSError, also for another kind of file."""
+def hash_file(path: Path, on_block: Callable[[], None] = lambda: None) -> FileRecord:
+    """Name, length and hash of a regular file, no symbolic link followed; `on_block` is called as it gets on.
+
+    Raises OSError, also for another kind of file.
+    """
     with open_regular(path) as source:
-        return _pump(source, None, path.name)
+        return _pump(source, None, path.name, on_block)
 
 
 def copy_and_hash(source: BinaryIO, target: Path, name: str, files: Files = FILES) -> FileRecord:
@@ -40,12 +44,15 @@ def open_regular(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb", buffering=0)
 
 
-def _pump(source: BinaryIO, sink: BinaryIO | None, name: str) -> FileRecord:
+def _pump(
+    source: BinaryIO, sink: BinaryIO | None, name: str, on_block: Callable[[], None] = lambda: None
+) -> FileRecord:
     digest = xxhash.xxh3_128()
     block = memoryview(bytearray(BLOCK_BYTES))
     total = 0
     while count := source.readinto(block):  # type: ignore[attr-defined]
         digest.update(block[:count])
+        on_block()
         if sink is not None:
             _write_all(sink, block[:count])
         total += count

@@ -13,6 +13,7 @@ from everstep_protocol.messages import CheckpointInfo
 from everstep_sidecar.store.files import FILES, Files
 
 _PROBE_PREFIX = ".probe-"
+_RFC3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def list_uncached(folder: Path, files: Files = FILES) -> list[str]:
@@ -57,4 +58,9 @@ def info(root: Path, verdict: Verdict) -> CheckpointInfo:
 
 def rfc3339(seconds: float) -> str:
     """A file's time for people (R27)."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).strftime(_RFC3339)
+
+
+def unix_time(stamp: str) -> float:
+    """The inverse of `rfc3339`."""
+    return datetime.datetime.strptime(stamp, f"{_RFC3339[:-1]}%z").timestamp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def _make_root(root: Path, mount: Path | None, files: Files) -> None:
     if mount is not None:
         for folder in _between(root, mount):
             if folder.is_symlink():
-                raise NotADirectoryError(f"{folder} is a symbolic link")
+                raise NotADirectoryError(errno.ENOTDIR, "is a symbolic link", str(folder))
             files.make_dir_durably(folder, exist_ok=True)
     elif not root.is_dir():
         _make_root(root.parent, None, files)

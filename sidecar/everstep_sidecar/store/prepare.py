@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 from pathlib import Path
 
 from everstep_protocol import records, resume, storage
@@ -34,8 +35,22 @@ def prepare(
         return _prepare(root, request, owner, pod_uid, mount, files)
     except OSError as error:
         word = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        message = f"the storage does not answer ({word}: {error}); nothing is decided until it does"
+        message = _what_failed(error, root, word)
         return dataclasses.replace(_blank(request), outcome="wait", reason="StorageError", message=message)
+
+
+def _what_failed(error: OSError, root: Path, word: str) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"the sidecar, as user {os.getuid()}, must write to {root} and may not ({word}: {error}): make the volume writable for "
+            "that user, or set the trainer's securityContext.runAsUser to one who may write there (the sidecar runs as the same); "
+            "nothing is decided until it can"
+        )
+    if error.errno == errno.ENOTDIR:
+        return f"no folder can be at {root} ({word}: {error}): choose another checkpoint.storage.path, or remove what is in its way"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"the storage is full ({word}: {error}): free some space; nothing is decided until there is room"
+    return f"the storage does not answer ({word}: {error}); nothing is decided until it does"
 
 
 def _prepare(

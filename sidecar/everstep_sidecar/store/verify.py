@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,16 @@ class Share:
         return not self.mismatched and not self.missing
 
 
-def verify_share(root: Path, resume: Resume, *, index: int, count: int, files: Files = FILES) -> Share:
-    """R17: hash files i with i % count == index against the manifest; `.metadata` is the last of them.
+def verify_share(
+    root: Path,
+    resume: Resume,
+    *,
+    index: int,
+    count: int,
+    on_block: Callable[[], None] = lambda: None,
+    files: Files = FILES,
+) -> Share:
+    """R17: hash files i with i % count == index against the manifest; `.metadata` is the last of them. `on_block`: it gets on.
 
     A resume of kind `none` or `import` has no manifest: nothing to hash. Raises OSError where the storage does not answer.
     """
@@ -49,13 +58,13 @@ def verify_share(root: Path, resume: Resume, *, index: int, count: int, files: F
     if manifest.id != resume.id:
         return Share(mismatched=(storage.MANIFEST,))
     mine = (*manifest.files, manifest.metadata)[index::count]
-    return _summary([(record, _look(folder, record, files)) for record in mine])
+    return _summary([(record, _look(folder, record, on_block, files)) for record in mine])
 
 
-def _look(folder: Path, record: FileRecord, files: Files) -> FileRecord | None:
+def _look(folder: Path, record: FileRecord, on_block: Callable[[], None], files: Files) -> FileRecord | None:
     files.step("hash", folder / record.name)
     try:
-        return hash_file(folder / record.name)
+        return hash_file(folder / record.name, on_block)
     except FileNotFoundError:
         return None
 

@@ -15,7 +15,7 @@ def print_ledger(job: Job) -> None:
         cells = [_seconds(seconds.get(stage)) for stage in ("detected", "planned", "firstStep")]
         lost = entry.get("stepsLost")
         print(
-            f"{entry['number']:>7} {entry['cause']:12} {entry['worldSize']:>5} {entry['resumedStep']:>7} "
+            f"{entry['number']:>7} {entry['cause']:12} {entry.get('worldSize', '-'):>5} {entry.get('resumedStep', '-'):>7} "
             f"{'-' if lost is None else lost:>5} {cells[0]:>9} {cells[1]:>8} {cells[2]:>10}"
         )
 

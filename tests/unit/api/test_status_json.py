@@ -84,3 +84,29 @@ def test_cut_keeps_beginning_and_end_within_bytes(text: str) -> None:
     assert len(shortened.encode()) <= 100
     if len(text) > 100:
         assert "..." in shortened
+
+
+def test_what_only_a_plan_can_say_is_left_out_while_there_is_none() -> None:
+    entry = HistoryEntry(8, "node-lost", 0, -1, None, StageSeconds(4.1), (), "lost", samples.TIME)
+    status = dataclasses.replace(FULL, history=(entry,))
+    (stored,) = merged({}, status_json.to_patch(status))["history"]
+    assert stored == {
+        "number": 8, "cause": "node-lost", "seconds": {"detected": 4.1}, "message": "lost", "startedAt": samples.TIME
+    }  # fmt: skip
+    TrainingJobStatus.model_validate({"history": [stored]})
+    assert status_json.from_json({"history": [stored]}).history == (entry,)
+
+
+def test_a_budget_of_more_than_20_crashes_is_stored_whole() -> None:
+    crashes = tuple(Crash(i, samples.TIME) for i in range(31))
+    status = dataclasses.replace(FULL, budget=dataclasses.replace(FULL.budget, crashes=crashes))
+    stored = merged({}, status_json.to_patch(status))
+    assert status_json.from_json(stored).budget.crashes == crashes
+
+
+def test_the_restarts_of_a_job_that_never_restarted_are_0() -> None:
+    assert status_json.to_patch(EMPTY)["restarts"] == {"total": 0}
+
+
+def test_what_was_not_said_is_not_shown_as_empty_text() -> None:
+    assert "" not in merged({}, status_json.to_patch(EMPTY)).values()

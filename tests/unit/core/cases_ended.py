@@ -48,7 +48,7 @@ COMPLETE = started_status(
 IS_COMPLETE = {
     "Degraded": NOTHING_RUNS,
     "Complete": ("True", "Finished", COMPLETE_TEXT),
-    "Failed": ("False", "Finished", ""),
+    "Failed": ("False", "Finished", "the job has ended otherwise: see condition Complete"),
 }
 ENDED = {"phase": "Succeeded", "trainer_terminated": True, "termination_message": dumps(DYING)}
 case(
@@ -126,7 +126,7 @@ case(
         conditions={
             "Degraded": NOTHING_RUNS,
             "Failed": ("True", "NoProgress", "why"),
-            "Complete": ("False", "NoProgress", ""),
+            "Complete": ("False", "NoProgress", "the job has ended otherwise: see condition Failed"),
         },
     ),
 )

@@ -185,7 +185,7 @@ case(
             "Degraded": NOTHING_RUNS,
             "CheckpointHealthy": NONE_YET,
             "Failed": ("True", "NoProgress", AT_IMPORT),
-            "Complete": ("False", "NoProgress", ""),
+            "Complete": ("False", "NoProgress", "the job has ended otherwise: see condition Failed"),
         },
         notices=(Notice("Warning", "NoProgress", AT_IMPORT),),
     ),
@@ -204,7 +204,7 @@ case(
         conditions={
             "Degraded": NOTHING_RUNS,
             "Failed": ("True", "CrashBudgetExceeded", SPENT),
-            "Complete": ("False", "CrashBudgetExceeded", ""),
+            "Complete": ("False", "CrashBudgetExceeded", "the job has ended otherwise: see condition Failed"),
         },
         notices=(Notice("Warning", "CrashBudgetExceeded", SPENT),),
     ),
@@ -221,7 +221,7 @@ case(
         conditions={
             "Degraded": NOTHING_RUNS,
             "Failed": ("True", "DeadlineExceeded", LATE),
-            "Complete": ("False", "DeadlineExceeded", ""),
+            "Complete": ("False", "DeadlineExceeded", "the job has ended otherwise: see condition Failed"),
         },
         notices=(Notice("Warning", "DeadlineExceeded", LATE),),
     ),

@@ -86,7 +86,7 @@ case(
     decision(
         "Running",
         "InvalidSpec",
-        "spec.workers: no",
+        "spec.workers: no; until this is put right, what runs is not looked after",
         conditions={"Valid": ("False", "InvalidSpec", "spec.workers: no"), "Degraded": NOTHING_RUNS},
     ),
 )

@@ -47,7 +47,7 @@ GOING = (*THREE, pod(3, deletion_age_seconds=1.0, deletion_grace_seconds=30.0))
 case(
     "R19: a member leaves: save-and-stop is asked for once, until 5 s before its grace ends",
     observed(pods=GOING, announced=("u3",)),
-    decision("Running", "Training", TRAINS, AskLeave("u0", "10.0.0.0", 1, 24.0), requeue_after=5.0),
+    decision("Running", "Training", TRAINS, AskLeave("u0", "10.0.0.0", 1, 24.0, "departure"), requeue_after=5.0),
 )
 case(
     "R19: asked already: wait for it",
@@ -114,7 +114,7 @@ case(
         "Running",
         "Training",
         TRAIN_3,
-        AskLeave("u0", "10.0.0.0", 1, 120.0),
+        AskLeave("u0", "10.0.0.0", 1, 120.0, "change"),
         conditions={"Degraded": ("True", "FewerWorkers", "3 of 4 workers; more are about to join")},
         requeue_after=10.0,
     ),
@@ -181,7 +181,7 @@ case(
 case(
     "shrink: spec.workers.max was lowered: save-and-stop first",
     observed(spec=spec(max_workers=3)),
-    decision("Running", "Training", TRAINS, AskLeave("u0", "10.0.0.0", 1, 120.0), requeue_after=10.0),
+    decision("Running", "Training", TRAINS, AskLeave("u0", "10.0.0.0", 1, 120.0, "change"), requeue_after=10.0),
 )
 SHRUNK = "spec.workers.max is 3: 1 of 4 workers leave"
 case(
@@ -208,7 +208,11 @@ case(
     "R30: suspend a running job: save-and-stop first",
     observed(spec=spec(suspend=True)),
     decision(
-        "Running", "Suspending", "the attempt saves and stops", AskLeave("u0", "10.0.0.0", 1, 120.0), requeue_after=1.0
+        "Running",
+        "Suspending",
+        "the attempt saves and stops",
+        AskLeave("u0", "10.0.0.0", 1, 120.0, "suspend"),
+        requeue_after=1.0,
     ),
 )
 SUSPENDED = started_status(

@@ -47,8 +47,8 @@ HEALTHY = {
     "Degraded": ("False", "AllWorkers", "as many workers as wanted"),
     "CheckpointHealthy": ("True", "Committed", "the newest checkpoint is complete"),
     "Suspended": ("False", "NotSuspended", "the job is not suspended"),
-    "Complete": ("False", "NotFinished", ""),
-    "Failed": ("False", "NotFinished", ""),
+    "Complete": ("False", "NotFinished", "the job has not ended"),
+    "Failed": ("False", "NotFinished", "the job has not ended"),
 }
 NOTHING_RUNS = ("False", "NothingRuns", "no attempt runs")
 NONE_YET = ("Unknown", "NoneYet", "no checkpoint was committed yet")

@@ -9,7 +9,7 @@ import pytest
 from everstep_operator.core import clock, leaving, pods
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.decide import decide
-from everstep_operator.core.model import Announce, Doubt
+from everstep_operator.core.model import Announce, AskLeave, Doubt, WriteStatus
 from unit.core.jobs import (
     NOW,
     NOW_TEXT,
@@ -20,8 +20,11 @@ from unit.core.jobs import (
     observed,
     pending,
     pod,
+    preparing,
+    preparing_status,
     rows,
     sidecar,
+    spec,
     started_status,
     training,
 )
@@ -108,3 +111,42 @@ def test_r26_no_timer_counts_while_we_doubt_ourselves(doubt: Doubt) -> None:
 
 def test_a_coordinator_that_knows_less_than_status_does_not_set_the_newest_back() -> None:
     assert decide(observed(sidecar=sidecar(checkpoints=(info(1, 20),))), SETTINGS).actions == ()
+
+
+def test_r19_what_was_asked_for_another_purpose_is_asked_again() -> None:
+    warned = (pod(0), pod(1), pod(2), pod(3, disruption="PreemptionByScheduler"))
+    seen = observed(pods=warned, leave_age_seconds=100.0, leave_purpose="change")
+    decision = decide(seen, SETTINGS)
+    assert AskLeave("u0", "10.0.0.0", 1, 25.0, "departure") in decision.actions, "its grace begins now, not 100 s ago"
+    asked = decide(replace(seen, leave_age_seconds=1.0, leave_purpose="departure"), SETTINGS)
+    assert not [action for action in asked.actions if isinstance(action, AskLeave)]
+
+
+def test_r30_a_grow_that_was_given_up_does_not_take_a_suspension_s_save_away() -> None:
+    seen = observed(spec=spec(suspend=True), leave_age_seconds=130.0, leave_purpose="change")
+    decision = decide(seen, SETTINGS)
+    assert (decision.reason, decision.actions) == (
+        "Suspending",
+        (AskLeave("u0", "10.0.0.0", 1, 120.0, "suspend"),),
+    )
+    late = replace(seen, leave_age_seconds=120.0, leave_purpose="suspend")
+    assert decide(late, SETTINGS).reason == "Suspended"
+
+
+def test_r31_a_job_that_is_finished_is_not_overdue() -> None:
+    late = observed(spec=spec(active_deadline_seconds=10.0), now=NOW + 11.0)
+    assert decide(late, SETTINGS).reason == "DeadlineExceeded"
+    assert decide(replace(late, sidecar=sidecar(finished=True)), SETTINGS).phase == "Succeeded"
+
+
+def test_a_saved_step_is_a_finished_step() -> None:
+    saved = sidecar(checkpoints=(info(1, 40),), training=training(38))
+    (write,) = decide(observed(sidecar=saved), SETTINGS).actions
+    assert isinstance(write, WriteStatus)
+    assert write.status.step == 40
+
+
+def test_b36_a_pod_that_is_not_admitted_is_waited_for_by_its_reason() -> None:
+    status = preparing_status(workers=rows(4, 5, 6, 7, state="Wanted"), next_worker_id=8)
+    seen = preparing(status=status, pods=(), pods_refused={4: "the quota is full: exceeded quota: team"})
+    assert "worker 4: its pod is not made: the quota is full: exceeded quota: team" in decide(seen, SETTINGS).message

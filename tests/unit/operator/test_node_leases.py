@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep_operator.cluster.leases import Beats
+from everstep_operator.cluster.leases import POLL_SECONDS, Beats
 
 Raw = dict[str, Any]
 
@@ -56,7 +56,7 @@ def test_r27_the_server_s_clock_is_compared_for_equality_only() -> None:
 def test_r26_only_time_that_polls_cover_counts() -> None:
     heard = Heard()
     heard.poll(0, 8, lease("n1", "a"))
-    assert heard.beats.age("n1", 100.0)[0] == 12.0, "nobody looked since"
+    assert heard.beats.age("n1", 100.0)[0] == 8.0 + POLL_SECONDS, "nobody looked since"
     assert heard.poll(100, 100, lease("n1", "a")) == [], "a gap begins all ages anew"
     heard.beats.uncover(101.0)
     assert heard.beats.age("n1", 101.0)[0] == 0.0

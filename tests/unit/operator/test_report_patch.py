@@ -8,7 +8,7 @@ from typing import Any
 
 from everstep_operator.api import status as status_json
 from everstep_operator.cluster.metrics import Metrics
-from everstep_operator.cluster.report import build_patch, merge_conditions
+from everstep_operator.cluster.report import build_patch, condition_notices, count_ready, merge_conditions
 from everstep_operator.core.model import (
     AttemptStatus,
     Condition,
@@ -16,10 +16,12 @@ from everstep_operator.core.model import (
     Doubt,
     HistoryEntry,
     JobStatus,
+    Notice,
     Observed,
     StageSeconds,
 )
 from prometheus_client import generate_latest
+from unit.core.jobs import nodes, pod
 
 READY = Condition("Ready", "True", "Training", "4 workers train")
 NOT_READY = Condition("Ready", "False", "NodeLost", "n2 is gone")
@@ -122,3 +124,50 @@ def test_attempts_and_recoveries_are_counted_once() -> None:
     assert 'everstep_recovery_seconds_count{stage="detected"} 1.0' in text
     assert 'everstep_recovery_seconds_count{stage="planned"} 1.0' in text
     assert 'everstep_recovery_seconds_count{stage="first_step"} 0.0' in text
+
+
+def test_what_did_not_fail_is_no_recovery() -> None:
+    metrics = Metrics()
+    entry = HistoryEntry(1, "start", 4, 0, None, StageSeconds(0.0, 20.0, 30.0), ("n1",))
+    metrics.count_change(JobStatus(), JobStatus(history=(entry,)))
+    assert 'everstep_recovery_seconds_count{stage="planned"} 0.0' in generate_latest(metrics.registry).decode()
+    assert 'everstep_api_errors_total{code="409",verb="PATCH"} 0.0' in generate_latest(metrics.registry).decode()
+
+
+MISSING = Condition("CheckpointHealthy", "False", "StorageMissing", "mount it")
+
+
+def told(*conditions: Condition, old: tuple[Condition, ...] = (), phase: Any = "Waiting", **rest: Any) -> list[Notice]:
+    entries = merge_conditions([], old, generation=1, now="t")
+    return list(condition_notices(entries, Decision(phase, "R", "m", conditions=conditions, **rest)))
+
+
+def test_a_condition_that_turns_bad_is_an_event_once() -> None:
+    assert told(MISSING) == [Notice("Warning", "StorageMissing", "mount it")]
+    assert told(dataclasses.replace(MISSING, message="mount it soon"), old=(MISSING,)) == []
+    other = dataclasses.replace(MISSING, reason="StorageOwnedByAnother")
+    assert told(other, old=(MISSING,)) == [Notice("Warning", "StorageOwnedByAnother", "mount it")]
+    waits = Condition("Degraded", "True", "NotEnoughWorkers", "waiting for worker 3")
+    assert told(waits, dataclasses.replace(waits, type="Ready", status="False")) == [
+        Notice("Warning", "NotEnoughWorkers", "waiting for worker 3")
+    ]
+    assert told(READY, NOT_READY) == [], "losses are told by the core"
+
+
+def test_one_fault_is_one_event() -> None:
+    finished = Condition("Valid", "False", "FinishedRunInStorage", "set spec.resumeFrom")
+    assert len(told(finished, dataclasses.replace(finished, type="CheckpointHealthy"))) == 1
+    assert told(MISSING, notices=(Notice("Warning", "StorageMissing", "x"),)) == []
+
+
+def test_a_storage_that_is_well_again_is_told_when_the_job_runs() -> None:
+    well = Condition("CheckpointHealthy", "True", "Committed", "fine")
+    assert told(well, old=(MISSING,)) == [], "nobody knows yet"
+    assert told(well, old=(MISSING,), phase="Running") == [Notice("Normal", "CheckpointHealthy", "fine")]
+
+
+def test_nobody_is_ready_when_nothing_shall_train() -> None:
+    there = dataclasses.replace(seen(), pods=(pod(0), pod(1)), nodes=nodes())
+    assert count_ready(there, Decision("Waiting", "R", "m"), JobStatus()) == 2
+    for phase in ("Suspended", "Succeeded", "Failed"):
+        assert count_ready(there, Decision(phase, "R", "m"), JobStatus()) == 0  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import pytest
 from everstep_protocol import codec
 from everstep_protocol.codec import InvalidDocument
+from everstep_protocol.messages import PollRequest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,12 @@ def test_what_is_no_object_is_an_invalid_document(text: str | bytes) -> None:
 def test_unknown_keys_are_left_to_newer_writers_and_whole_floats_are_floats() -> None:
     outer = codec.from_json(Outer, {"jobUID": "j", "xxh3_128": "", "pairs": [], "inner": None, "new": 1, "seconds": 3})
     assert type(outer.seconds) is float
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400])
+def test_a_number_that_no_limit_knows_is_refused(text: str) -> None:
+    with pytest.raises(InvalidDocument, match="waitSeconds: expected finite number"):
+        codec.loads(PollRequest, f'{{"version": null, "waitSeconds": {text}, "attempt": 1}}')
 
 
 def test_equal_values_have_one_digest() -> None:

@@ -69,3 +69,12 @@ def look(page: Page[Progress], newest: int) -> int:
     assert record == progress(record.step), "all of one write"
     assert record.step >= newest
     return record.step
+
+
+def test_containers_that_run_as_different_users_share_a_page(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        Page(tmp_path / "control", Control).open(create=True)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "control").stat().st_mode & 0o777 == 0o666

@@ -230,6 +230,19 @@ def test_a_members_state(own, ready, gone, state):
     assert summary.state == state
 
 
+@pytest.mark.parametrize(("age", "state"), [(1.0, "preparing"), (11.0, "absent")])
+def test_r28_who_prepares_is_not_absent_as_long_as_it_says_so(age, state):
+    heard = {"a": Heard(MemberState(1, "preparing", -1, {}), age)}
+    assert membership.summarize(PLAN, heard, ready=frozenset(), gone=False)[0].state == state
+
+
+def test_b14_saves_that_nobody_will_complete_are_known_once_a_later_one_is_committed():
+    book = saves.Book(
+        TWO, {5: saves.Save("dropped"), 10: saves.Save("open"), 20: saves.Save("committed"), 30: saves.Save("open")}
+    )
+    assert saves.abandoned(book, 20) == (10,)
+
+
 def test_r22_a_request_counts_once_within_the_window():
     window = NonceWindow()
     assert window.admit("n", 0.0)

@@ -14,6 +14,7 @@ from everstep_sidecar.store import go
 from everstep_sidecar.store.fence import highest, raise_fence, read_fence
 from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.owner import claim
+from everstep_sidecar.store.prepare import prepare
 from store_support import stock, world
 
 
@@ -284,3 +285,30 @@ def failing_at(at: int, number: int):  # type: ignore[no-untyped-def]
             raise OSError(number, os.strerror(number), str(path))
 
     return before
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, ("user 0", "securityContext.runAsUser")),
+        (errno.ENOSPC, ("is full", "free some space")),
+        (errno.EIO, ("does not answer",)),
+    ],
+)
+def test_r12_what_a_person_can_do_about_the_storage_is_said(root: Path, number: int, said: tuple[str, ...]) -> None:
+    world.begin(root, world.make_plan(1))
+    answer = world.ask(root, again(2, last_attempt=1), files=Files(failing_at(3, number)))
+    assert (answer.outcome, answer.reason) == ("wait", "StorageError")
+    assert all(text.replace("user 0", f"user {os.getuid()}") in answer.message for text in said), answer.message
+
+
+def test_r11_a_path_that_leads_through_a_link_is_told_as_the_users_to_change(tmp_path: Path) -> None:
+    mount, elsewhere = tmp_path / "mount", tmp_path / "elsewhere"
+    mount.mkdir()
+    elsewhere.mkdir()
+    (mount / "gpt").symlink_to(elsewhere)
+    answer = prepare(mount / "gpt", world.make_request(1), owner=world.OWNER, pod_uid="u", mount=mount)
+    assert answer.outcome == "wait"
+    assert "is a symbolic link" in answer.message
+    assert "choose another checkpoint.storage.path" in answer.message
+    assert list(elsewhere.iterdir()) == []

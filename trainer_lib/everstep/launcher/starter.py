@@ -49,6 +49,11 @@ def build_launches(
     ]
 
 
+def address_of_peer(start: Start) -> str:
+    """Another worker's address, empty where there is none."""
+    return next((member.ip for member in parse_plan(start.plan).members if member.ranks != start.ranks), "")
+
+
 def shim_report(settings: Settings, attempt: int) -> Path:
     """Where the torchrun shim of an attempt says which rank failed first."""
     return settings.folder / f"exited-{attempt}.json"

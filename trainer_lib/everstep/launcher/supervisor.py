@@ -17,6 +17,7 @@ from everstep.launcher.link import Link
 from everstep.launcher.loop import Loop
 from everstep.launcher.output import Console
 from everstep.launcher.probe import LibuvProbe
+from everstep.launcher.reverse_dns import ReverseLookup
 from everstep.launcher.settings import Settings
 from everstep.launcher.termination import clear_termination_message, write_termination_message
 from everstep.launcher.trainers import Trainers
@@ -41,6 +42,7 @@ class Supervisor:
         self._nonce = uuid.uuid4().hex
         self._link = Link(loop, settings.socket, on_open=self._say_hello, on_message=self._obey, say=console.say)
         self._probe = LibuvProbe(loop, self._begin_pending)
+        self._reverse_lookup = ReverseLookup(loop, console.say)
         self._trainers: Trainers | None = None
         self._attempt = 0  # the last that was started
         self._stopped = 0  # the highest that was ordered to stop
@@ -165,6 +167,9 @@ class Supervisor:
         launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
         self._trainers = Trainers(self._loop, self._console, on_failed=self._failed, on_gone=self._gone)
         self._trainers.start(launches, prefixed=len(launches) > 1)
+        peer = starter.address_of_peer(start)
+        if peer:
+            self._reverse_lookup.start(peer)
 
     def _failed(self, failure: Failure) -> None:
         seen = self._read_shim_report() if self._is_shell else None

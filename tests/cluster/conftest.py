@@ -30,8 +30,9 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def everstep(cluster: Cluster) -> Cluster:
-    """The cluster with this checkout's Everstep installed by its chart."""
+    """The cluster with this checkout's Everstep installed by its chart, and with no job that an earlier run left behind."""
     product.install(cluster)
+    cluster.kubectl("delete", "trainingjobs", "--all", "--all-namespaces", "--timeout=60s")
     return cluster
 
 

@@ -44,7 +44,7 @@ check: $(READY) ## Linters, types, architecture, generated files
 	$(call timed,generated files,$(MAKE) -s generate-check)
 
 .PHONY: test
-test: test-unit test-contract test-integration test-chart test-cluster ## All tests, the quick ones first
+test: check test-unit test-contract test-integration test-chart test-cluster ## Checks, then all tests, the quick ones first (root)
 
 .PHONY: test-unit
 test-unit: $(READY) ## Functions and classes alone
@@ -52,11 +52,11 @@ test-unit: $(READY) ## Functions and classes alone
 
 .PHONY: test-contract
 test-contract: $(READY) ## What the parts say to each other
-	$(call timed,contract tests,$(call pytest_if_any,tests/contract))
+	$(call timed,contract tests,$(PYTEST) -q tests/contract)
 
 .PHONY: test-integration
 test-integration: $(READY) ## Real processes, without a cluster
-	$(call timed,integration tests,$(call pytest_if_any,tests/integration))
+	$(call timed,integration tests,$(PYTEST) -q tests/integration)
 
 .PHONY: test-chart
 test-chart: $(READY) ## The Helm chart, with helm itself
@@ -68,8 +68,12 @@ test-cluster: $(READY) ## Real faults on a real Kubernetes on this machine (root
 	$(call timed,parts of the test cluster,tests/cluster/cluster build)
 	$(call timed,cluster tests,$(PYTEST) tests/cluster)
 
-# A folder without tests yet is no failure; one whose tests cannot be found is.
-pytest_if_any = if compgen -G '$(1)/**/test_*.py' >/dev/null || compgen -G '$(1)/test_*.py' >/dev/null; then $(PYTEST) -q $(1); else echo "$(1): no tests yet"; fi
+##@ Measure it
+
+CYCLES ?= 10
+.PHONY: bench-recovery
+bench-recovery: $(READY) ## Power cut to the next step, CYCLES=10 times on the test cluster: median and worst (root)
+	@PYTHONPATH=tools:tests/cluster:trainer_lib $(BIN)/python bench/recovery.py --cycles $(CYCLES)
 
 ##@ Build it
 

@@ -68,6 +68,29 @@ def digest(document: JSON) -> str:
     return hashlib.sha256(dumps(document).encode()).hexdigest()
 
 
+def sealed(value: T, id_field: str) -> T:
+    """The dataclass with its id filled in: the digest of all its other fields."""
+    return dataclasses.replace(value, **{id_field: _seal(value, id_field)})  # type: ignore[type-var]
+
+
+def loads_sealed(kind: type[T], text: str | bytes, *, known_format: int, id_field: str) -> T:
+    """As `loads`. Raises InvalidDocument for another format, too, and for an id that is not the digest of the rest."""
+    value = loads(kind, text)
+    document = to_json(value)
+    if document["format"] != known_format:
+        problem = f"format: {document['format']} is not known here (known: {known_format})"
+        raise InvalidDocument(kind.__name__, [problem])
+    if document[camel(id_field)] != _seal(value, id_field):
+        raise InvalidDocument(kind.__name__, [f"{camel(id_field)}: is not the digest of the rest"])
+    return value
+
+
+def _seal(value: Any, id_field: str) -> str:
+    document = to_json(value)
+    del document[camel(id_field)]
+    return digest(document)
+
+
 @cache
 def camel(name: str) -> str:
     """`job_uid` -> `jobUID`, `plan_id` -> `planID`, `committed_by` -> `committedBy`; digits stay: `xxh3_128`."""

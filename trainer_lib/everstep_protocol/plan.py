@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,20 +92,9 @@ class Plan:
 
 def sealed(plan: Plan) -> Plan:
     """The plan with its `plan_id` filled in."""
-    return dataclasses.replace(plan, plan_id=_digest(plan))
+    return codec.sealed(plan, "plan_id")
 
 
 def parse_plan(text: str | bytes) -> Plan:
     """The plan in an annotation or a file. Raises InvalidDocument: wrong fields, another format, an id that is not its own."""
-    plan = codec.loads(Plan, text)
-    if plan.format != FORMAT:
-        raise codec.InvalidDocument("Plan", [f"format: {plan.format} is not known here (known: {FORMAT})"])
-    if plan.plan_id != _digest(plan):
-        raise codec.InvalidDocument("Plan", ["planID: is not the digest of the rest"])
-    return plan
-
-
-def _digest(plan: Plan) -> str:
-    document = codec.to_json(plan)
-    del document["planID"]
-    return codec.digest(document)
+    return codec.loads_sealed(Plan, text, known_format=FORMAT, id_field="plan_id")

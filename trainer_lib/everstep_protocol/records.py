@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from everstep_protocol import codec
@@ -109,20 +108,9 @@ class Manifest:
 
 def sealed(manifest: Manifest) -> Manifest:
     """The manifest with its `id` filled in."""
-    return dataclasses.replace(manifest, id=_digest(manifest))
+    return codec.sealed(manifest, "id")
 
 
 def parse_manifest(text: str | bytes) -> Manifest:
     """Raises InvalidDocument: wrong fields, another format, an id that is not its own."""
-    manifest = codec.loads(Manifest, text)
-    if manifest.format != FORMAT:
-        raise codec.InvalidDocument("Manifest", [f"format: {manifest.format} is not known here (known: {FORMAT})"])
-    if manifest.id != _digest(manifest):
-        raise codec.InvalidDocument("Manifest", ["id: is not the digest of the rest"])
-    return manifest
-
-
-def _digest(manifest: Manifest) -> str:
-    document = codec.to_json(manifest)
-    del document["id"]
-    return codec.digest(document)
+    return codec.loads_sealed(Manifest, text, known_format=FORMAT, id_field="id")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Coordinator:
         self._own_stop = own_stop
         self._own_step = own_step
         self._roll = rolls.Roll(frozenset(member.uid for member in plan.members))
+        self._over_at = time.monotonic()
         self._reports: list[Report] = []
         self._states: dict[str, tuple[MemberState, float]] = {}
         self._recovered = False
@@ -68,8 +70,9 @@ class Coordinator:
 
     @property
     def over(self) -> Over | None:
-        """How the attempt ended, None while it has not."""
-        return self._roll.over
+        """How the attempt ended, and how long ago; None while it has not."""
+        over = self._roll.over
+        return over and dataclasses.replace(over, age_seconds=time.monotonic() - self._over_at)
 
     @property
     def gone(self) -> bool:
@@ -134,6 +137,7 @@ class Coordinator:
     def end(self, over: Over) -> None:
         """The attempt is over; the first cause stays."""
         if self._roll.over is None:
+            self._over_at = time.monotonic()
             _log.warning("attempt %d is over (%s): %s", self._plan.attempt, over.cause, over.message)
         self._roll = rolls.ended(self._roll, over)
         self._pod.changes.bump()

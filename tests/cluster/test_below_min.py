@@ -1,4 +1,4 @@
-"""Fewer nodes than `min`: the job waits, says what for, and goes on when one is back."""
+"""A node that crashes with its cable in; then fewer nodes than `min`: the job waits, says what for, and goes on when one is back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kit import reference
 from kit.job import Space
 
 
-def test_waits_below_min_and_resumes(space: Space) -> None:
+def test_crashed_node_then_below_min(space: Space) -> None:
     cluster = space.cluster
     job = space.job(
         "few",
@@ -16,16 +16,18 @@ def test_waits_below_min_and_resumes(space: Space) -> None:
     )
     first = job.wait_training(4)
     committed = job.wait_commit()
-    lost = list(job.member_nodes().values())[2:]
-    for node in lost:
-        cluster.power_off(node)
+    crashed, dark = list(job.member_nodes().values())[2:]
+    cluster.crash(crashed)  # its peers see their connections reset: a crash to them, but no trainer's
+    shrunk = job.wait_training(3, after_attempt=first, hang_seconds=120)
+    assert crashed not in job.member_nodes().values()
+    cluster.power_off(dark)
     job.wait_phase("Waiting", hang_seconds=120)
     ready = job.condition("Ready")
     assert ready["status"] == "False"
     assert ready["reason"] == "NotEnoughWorkers"
     assert "3" in ready["message"]
-    cluster.boot(lost[0])
-    job.wait_training(3, after_attempt=first, hang_seconds=180)
+    cluster.boot(dark)
+    job.wait_training(3, after_attempt=shrunk, hang_seconds=180)
     assert job.history()[-1]["resumedStep"] >= committed
     assert job.status()["restarts"].get("crash", 0) == 0
     reference.hurry(space.records)

@@ -261,6 +261,7 @@ class Over:
     rank: int = -1
     step: int = -1  # cause `stopped`: the step that was saved; committed when it is the newest checkpoint
     bad: tuple[str, ...] = ()
+    age_seconds: float = 0.0  # since then, when the answer was made
 
 
 @dataclass(frozen=True)

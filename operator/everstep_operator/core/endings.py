@@ -24,13 +24,20 @@ def find(seen: Observed, settings: Settings) -> Ending | None:
     return leaving.graceful(seen, settings) or _by_timer(seen, settings, answer)
 
 
-def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, ...]) -> Ending:
-    """R32: the coordinator said that the attempt is over; what happened to a pod or a node comes before what its peers felt."""
+def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, ...]) -> Ending | None:
+    """R32: the coordinator said that the attempt is over; what happened to a pod or a node comes before what its peers felt.
+
+    Where only broken connections were felt, somebody vanished without a word: its silence is waited for, that it is not called a crash.
+    """
     if over.cause == "stopped":
         return _stopped(seen, settings, lost)
     if over.cause == "bad-checkpoint":
         return Ending("bad-checkpoint", over.message, seen.sidecar_age_seconds, bad=over.bad)
-    return _real_cause(seen, over, lost) or Ending(_spoken_cause(over), over.message, seen.sidecar_age_seconds)
+    real = _real_cause(seen, over, lost)
+    age = over.age_seconds + seen.sidecar_age_seconds
+    if real is None and over.cause == "peer-lost" and age < settings.victim_wait:
+        return None
+    return real or Ending(_spoken_cause(over), over.message, age)
 
 
 def _spoken_cause(over: Over) -> Cause:

@@ -58,6 +58,9 @@ class Settings:
     hang_deadline: float = 600.0  # T alone
     training_silence: float = 3.0  # R25 T: no step for max(3 x usual, this)
     failed_probes: int = 2  # R25 N
+    victim_wait: float = (
+        4.0  # R32: connections broke and nobody said why: so long a lost node or pod is looked for, then it is a crash
+    )
     node_ready: float = 10.0  # a returning node takes members after being Ready this long
     grow_settle: float = 3.0  # how long a joiner must be usable before the job is stopped for it
     leave_margin: float = 5.0  # R19: save-and-stop ends this long before the grace does

@@ -177,7 +177,8 @@ def _is_hard_to_reach(pod: PodView, attempt: int) -> bool:
 
 def _next_look(seen: Observed, settings: Settings) -> float:
     """Seconds until a timer may have something to say."""
-    if suspicion.is_any_suspected(seen):
+    answer = pods.sidecar_of(seen)
+    if suspicion.is_any_suspected(seen) or (answer and answer.over):
         return SOON
     if leaving.leaving_members(seen):
         return max(SOON, min(leaving.deadline(seen, settings, leaving.leaving_members(seen)), 5.0))

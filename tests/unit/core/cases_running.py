@@ -125,6 +125,27 @@ case(
     ),
 )
 case(
+    "R32: connections broke and nobody said why: a victim is looked for before anybody is charged",
+    observed(sidecar=sidecar(over=over("peer-lost", age_seconds=3.0))),
+    decision("Running", "Training", TRAINS, requeue_after=0.5),
+)
+case(
+    "R32: connections broke, nobody said why, and no victim is found: a crash",
+    observed(sidecar=sidecar(over=over("peer-lost", age_seconds=4.0))),
+    decision(
+        "Recovering",
+        "Preparing",
+        "peer-lost happened",
+        WriteStatus(
+            after_loss(
+                "crash", "peer-lost happened", failure_at="2025-11-29T07:06:35.800Z", detected=4.2, budget=CRASHED
+            )
+        ),
+        conditions=PREPARING,
+        notices=(Notice("Warning", "AttemptEnded", "crash: peer-lost happened"),),
+    ),
+)
+case(
     "R32: peers felt it, but a node is gone: node-lost, nothing spent",
     observed(sidecar=sidecar(over=over("peer-lost")), nodes=nodes(3)),
     decision(

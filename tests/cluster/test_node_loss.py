@@ -32,7 +32,7 @@ def test_lost_nodes_cost_seconds_and_no_sample(space: Space) -> None:
     assert [entry["worldSize"] for entry in job.history()] == [4, 3, 4, 3, 4]
     assert job.status()["restarts"].get("crash", 0) == 0
     assert_every_step_and_sample_once(job)
-    assert max(job.complete_checkpoints()) == STEPS
+    assert max(job.complete_steps()) == STEPS
 
 
 def lose_and_regain(job: Job, *, which: int, after_attempt: int) -> int:

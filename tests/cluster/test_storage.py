@@ -23,7 +23,7 @@ def test_broken_directories_are_refused_with_reasons_and_a_missing_storage_is_wa
     first = job.wait_training(2)
     job.wait_commit(above=20)
     suspend(job)
-    newest = max(job.complete_checkpoints())
+    newest = max(job.complete_steps())
     broken = make_zoo(job.folder, job.folder / storage.step_name(newest))
 
     job.patch_spec({"suspend": False})

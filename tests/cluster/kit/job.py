@@ -166,12 +166,16 @@ class Job:
         """The job's checkpoint folder."""
         return self.space.checkpoints / self.name
 
-    def complete_checkpoints(self) -> dict[int, complete.Verdict]:
-        """Step -> verdict of every complete directory, by the one definition of complete."""
+    def complete_verdicts(self) -> list[complete.Verdict]:
+        """Every complete directory, by the one definition of complete."""
         uids = frozenset({self.get()["metadata"]["uid"]})
         names = [path for path in self.folder.iterdir() if storage.parse_step_name(path.name) is not None]
         verdicts = [complete.inspect(path, job_uids=uids) for path in names]
-        return {verdict.step: verdict for verdict in verdicts if verdict.state == "complete"}
+        return [verdict for verdict in verdicts if verdict.state == "complete"]
+
+    def complete_steps(self) -> set[int]:
+        """The steps of all complete directories."""
+        return {verdict.step for verdict in self.complete_verdicts()}
 
     def records(self) -> list[StepRecord]:
         """What its trainers wrote so far."""

@@ -85,6 +85,7 @@ def _fork(folder: Path, rank: int, world: int, call: Callable[[], Any]) -> int:
             dist.init_process_group(
                 "gloo", init_method=store, rank=rank, world_size=world, timeout=timedelta(seconds=HANG_SECONDS)
             )
+            dist.barrier()  # a rank with little to do would be gone before its peers have connected to it
         outcome: Any = (call(),)
     except BaseException:  # noqa: BLE001 - it is the result
         outcome = traceback.format_exc()

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from kit import faults, product, reference
 from kit.job import Job, Space
 from kit.waiting import wait_until
@@ -68,7 +67,6 @@ def watched(job: Job) -> Iterator[Seen]:
         thread.join()
 
 
-@pytest.mark.usefixtures("space")
 def test_deleted_while_recovering_without_operator(space: Space) -> None:
     """Nothing of the job is left but its checkpoints."""
     cluster = space.cluster

@@ -83,11 +83,6 @@ def unmade(book: Book, step: int) -> Book:
     return _with(book, step, replace(book.save(step), state="new"))
 
 
-def retry(book: Book, step: int) -> Book:
-    """The commit failed because of the storage: what is durable stays so."""
-    return _with(book, step, replace(book.save(step), state="open"))
-
-
 def answer(book: Book, uid: str, step: int) -> Literal["write", "committed", "drop", "wait"]:
     """What a member that asks is told."""
     save = book.save(step)

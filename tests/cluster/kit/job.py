@@ -83,9 +83,6 @@ class Job:
         status: dict[str, Any] = self.get().get("status") or {}
         return status
 
-    def exists(self) -> bool:
-        return bool(self.space.kubectl("get", "trainingjob", self.name, "--ignore-not-found", "-o", "name").strip())
-
     def patch_spec(self, spec: dict[str, Any]) -> None:
         self.space.kubectl("patch", "trainingjob", self.name, "--type=merge", "-p", json.dumps({"spec": spec}))
 

@@ -26,13 +26,13 @@ from everstep_operator.core.model import (
     Decision,
     DeleteJob,
     DeletePod,
-    Doubt,
     JobStatus,
     Notice,
     Observed,
     PublishPlan,
 )
 from everstep_operator.settings import parse_settings
+from unit.core.jobs import observed
 
 _samples = importlib.util.spec_from_file_location(
     "status_samples_for_contract", Path(__file__).parents[1] / "unit" / "api" / "status_samples.py"
@@ -55,30 +55,7 @@ def cluster_of(client: Client) -> Cluster:
 
 
 def seen(status: JobStatus) -> Observed:
-    return Observed(
-        uid="u",
-        name="gpt",
-        namespace="n",
-        generation=1,
-        deleting=False,
-        spec=None,
-        problems=(),
-        status=status,
-        pods=(),
-        nodes={},
-        sidecar=None,
-        sidecar_age_seconds=0.0,
-        training_age_seconds=0.0,
-        networks={},
-        doubt=Doubt(True, True, 0.0, 0.0),
-        prepare=None,
-        prepare_failed=(),
-        attempt_age_seconds=0.0,
-        go_age_seconds=0.0,
-        leave_age_seconds=None,
-        now=0.0,
-        new_intent="i",
-    )
+    return observed(uid="u", namespace="n", spec=None, status=status, pods=(), nodes={}, sidecar=None)
 
 
 async def write(cluster: Cluster, room: JobRoom, status: JobStatus) -> bool:

@@ -13,7 +13,6 @@ from everstep_operator.core.model import (
     AttemptStatus,
     Condition,
     Decision,
-    Doubt,
     HistoryEntry,
     JobStatus,
     Notice,
@@ -21,19 +20,17 @@ from everstep_operator.core.model import (
     StageSeconds,
 )
 from prometheus_client import generate_latest
-from unit.core.jobs import nodes, pod
+from unit.core.jobs import nodes, observed, pod
 
 READY = Condition("Ready", "True", "Training", "4 workers train")
 NOT_READY = Condition("Ready", "False", "NodeLost", "n2 is gone")
 
 
 def seen(status: JobStatus | None = None) -> Observed:
-    return Observed(
+    return observed(
         uid="u",
-        name="gpt",
         namespace="team",
         generation=3,
-        deleting=False,
         spec=None,
         problems=("x",),
         status=status or JobStatus(),
@@ -41,16 +38,6 @@ def seen(status: JobStatus | None = None) -> Observed:
         nodes={},
         sidecar=None,
         sidecar_age_seconds=math.inf,
-        training_age_seconds=0.0,
-        networks={},
-        doubt=Doubt(True, True, 0.0, 0.0),
-        prepare=None,
-        prepare_failed=(),
-        attempt_age_seconds=0.0,
-        go_age_seconds=0.0,
-        leave_age_seconds=None,
-        now=0.0,
-        new_intent="i",
     )
 
 

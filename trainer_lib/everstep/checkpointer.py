@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import os
-import signal
-import time
+import weakref
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from everstep_protocol.plan import SaveInterval
 
-from everstep.console import say
-from everstep.dcp_engine import DcpEngine
 from everstep.errors import EverstepError
-from everstep.places import FolderPlace, MemoryPlace, Place
-from everstep.progress import Reporter, StepClock
-from everstep.restoring import restore
-from everstep.saving import Saver
-from everstep.setting import Alone, Cluster, read_setting
-from everstep.state import State
-from everstep.world import World
-
-_STOP_POLL_SECONDS = 0.002
+from everstep.run import Run, open_run
+from everstep.setting import read_setting
+from everstep.state.state import State
 
 
 class Checkpointer:
@@ -30,10 +20,16 @@ class Checkpointer:
 
     - models (also wrapped by DDP, fully_shard or torch.compile) and their optimizers,
     - anything with `state_dict` and `load_state_dict`: sampler, LR scheduler, GradScaler,
-    - plain dicts and lists, restored in place: `progress = {"best": None}`, given as `"progress": progress`; and tensors.
+    - plain dicts and lists, restored in place: `progress = {"best": None}`, given as `"progress": progress`,
+    - tensors, NumPy arrays and torch.Generators.
 
     Give them as they are when training: wrapped, and with optimizers made after wrapping. Random streams of torch, Python and
     NumPy are saved for each rank without being asked for.
+
+    What could never be loaded again is refused by name: before the first step, or at the save where it turns up, which then
+    counts as failed while training goes on. So is what differs by rank under one name, unless the script says whose counts:
+    `per_rank` names what is kept for each rank (and comes back only in a world of the same size: in another one name it in
+    `allow_missing`, too), `from_rank_0` what rank 0's counts of. Ranks may hold different parts of a model (pipeline stages).
 
     In a cluster the job's spec says when to save and the plan where to resume. Elsewhere the state is saved after every `every`
     steps or `every_seconds` seconds, whichever comes first, into `directory` (default: $EVERSTEP_CHECKPOINT_DIR, else
@@ -52,162 +48,67 @@ class Checkpointer:
         every_seconds: float | None = None,
         keep_last: int = 3,
         allow_missing: Collection[str] = (),
+        per_rank: Collection[str] = (),
+        from_rank_0: Collection[str] = (),
         timeout_seconds: float = 600.0,
     ) -> None:
         if keep_last < 1 or (every is not None and every < 1) or (every_seconds is not None and every_seconds <= 0):
             raise ValueError(
                 f"Checkpointer: every={every}, every_seconds={every_seconds}, keep_last={keep_last}: must be positive"
             )
-        self._state = State(state, allow_missing=allow_missing)
-        self._samplers = [thing for thing in state.values() if hasattr(thing, "samples_consumed")]
+        self._state = State(state, allow_missing=allow_missing, per_rank=per_rank, from_rank_0=from_rank_0)
         self._directory = directory
         self._interval = SaveInterval(every, every_seconds)
         self._keep_last = keep_last
         self._timeout_seconds = timeout_seconds
         self._step = 0
-        self._is_open = False
-        self._reporter: Reporter | None = None
+        self._run: Run | None = None
+        self._loop = 0  # which call of `steps` is the newest
+        self._is_last_step = False
 
     @property
     def step(self) -> int:
         """How many steps are finished, those of earlier runs included."""
         return self._step
 
-    def steps(self, until: int) -> Iterator[int]:
+    def steps(self, until: int, *, total: int | None = None) -> Iterator[int]:
         """The steps that are left to do: resumes after the newest complete checkpoint, from step 0 if there is none.
 
         The state is restored when the first step is asked for, and saved at the end of the loop's body when it is due; after
         step `until - 1` it is saved once more. Raises LoadError where a checkpoint cannot be restored: never train on then.
-        Leaving the loop by `break` saves nothing more. Called again, it goes on where the last loop ended.
+
+        May be called again, for each epoch for example, and goes on where the last loop ended; then give `total`, the job's last
+        step: a process that is killed after it has finished, one that is killed between two loops has not. A loop that is left
+        by `break` loses no save that had begun; the step that was left is done again by the next call. `finish_early` ends it well.
         """
-        run = self._open()
+        self._loop += 1
+        this_loop = self._loop
+        run = self._run = self._current_run()
+        self._is_last_step = False
         try:
+            run.begin_loop()
             for step in range(self._step, until):
                 yield step
+                if self._loop != this_loop:
+                    raise EverstepError("this loop was left: a later call of Checkpointer.steps() has taken over")
                 self._step = step + 1
-                run.finish_step(self._step, self._samples_consumed())
-            run.finish(self._step, self._samples_consumed())
+                if self._is_last_step:
+                    break
+                run.finish_step(self._step)
+            run.finish_loop(self._step, is_last=self._is_last_step or (total is not None and self._step >= total))
         finally:
-            run.close()
+            run.drain()
 
-    def _open(self) -> _Run:
+    def finish_early(self) -> None:
+        """Make the step that is running the last one: the loop ends after it as if `until` were reached. On all ranks in one step."""
+        self._is_last_step = True
+
+    def _current_run(self) -> Run:
+        """The run of this process, opened once: groups, threads and the folder's lock are held until the process ends."""
+        if self._run is not None and self._run.is_current:
+            return self._run
         setting = read_setting(self._directory, self._interval, self._keep_last)
-        reporter = self._reporter = self._reporter or _open_reporter(setting)
-        self._state.check_plain()
-        world = World.join(timeout_seconds=self._timeout_seconds)
-        place = _place(setting, world)
-        engine = DcpEngine(world.saving, sync_files=place.sync_files)
-        if reporter is not None:
-            reporter.enter("loading")
-        found = None if self._is_open else _resume_point(setting, place, world)
-        self._is_open = True
-        if found is not None:
-            directory, self._step = found
-            restore(self._state, engine, world, directory, step=self._step)
-        interval = setting.plan.interval if isinstance(setting, Cluster) else setting.interval
-        run = _Run(Saver(self._state, engine, place, world, interval), reporter, start=self._step)
-        run.open()
+        run = open_run(setting, self._state, timeout_seconds=self._timeout_seconds, resumes=self._run is None)
+        weakref.finalize(self, run.close)  # runs at the interpreter's end, too
+        self._step = run.step if self._run is None else self._step
         return run
-
-    def _samples_consumed(self) -> int:
-        return int(self._samplers[0].samples_consumed) if self._samplers else 0
-
-
-class _Run:
-    """The loop between two bodies of the script: report, obey, save."""
-
-    def __init__(self, saver: Saver, reporter: Reporter | None, *, start: int) -> None:
-        self._saver = saver
-        self._reporter = reporter
-        self._start = start
-        self._clock = StepClock()
-
-    def open(self) -> None:
-        """Training begins."""
-        self._enter("training")
-        self._saver.start(self._start)
-        self._clock.start()
-
-    def finish_step(self, step: int, samples_consumed: int) -> None:
-        """A body has ended. Returns soon, unless the pod was told to stop here: then never (R19)."""
-        at_ns = self._clock.tick()
-        if self._reporter is not None:
-            self._reporter.finish_step(step, at_ns, self._clock.usual_ns, samples_consumed)
-            if self._is_told_to_stop(self._reporter, step):
-                self._stop(self._reporter, step, samples_consumed)
-        before = (self._saver.counts.skipped, self._saver.counts.failed)
-        self._saver.after_step(step, usual_step_seconds=self._clock.usual_ns / 1e9, samples_consumed=samples_consumed)
-        self._count(before)
-        self._clock.start()
-
-    def finish(self, step: int, samples_consumed: int) -> None:
-        """The job's last step is done."""
-        if step > self._start:
-            self._enter("saving")
-            self._saver.save_whole(step, samples_consumed=samples_consumed)
-        self._enter("finished")
-
-    def close(self) -> None:
-        """No save may be cut off by the end of the process."""
-        self._saver.drain()
-
-    def _is_told_to_stop(self, reporter: Reporter, step: int) -> bool:
-        """R19: True once the stop at this step is confirmed; waits while it is only proposed; False when it is withdrawn."""
-        while True:
-            stop_step, confirmed = reporter.stop_step()
-            if stop_step != step:
-                return False
-            if confirmed:
-                return True
-            time.sleep(_STOP_POLL_SECONDS)
-
-    def _stop(self, reporter: Reporter, step: int, samples_consumed: int) -> None:
-        """R19: save this step, say so, and wait to be ended: the next attempt goes on from here."""
-        reporter.enter("saving")
-        self._saver.save_whole(step, samples_consumed=samples_consumed)
-        reporter.enter("stopped")
-        say(f"stopped after step {step} as told; its state is saved")
-        while True:
-            signal.pause()
-
-    def _enter(self, phase: str) -> None:
-        if self._reporter is not None:
-            self._reporter.enter(phase)
-
-    def _count(self, before: tuple[int, int]) -> None:
-        counts = self._saver.counts
-        if self._reporter is not None and before != (counts.skipped, counts.failed):
-            self._reporter.count(skipped=counts.skipped, failed=counts.failed)
-
-
-def _open_reporter(setting: Cluster | Alone) -> Reporter | None:
-    if isinstance(setting, Alone):
-        return None
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    reporter = Reporter(setting.memory, local_rank=local_rank, attempt=setting.plan.attempt)
-    reporter.open()
-    return reporter
-
-
-def _place(setting: Cluster | Alone, world: World) -> Place:
-    if isinstance(setting, Alone):
-        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last)
-    if setting.plan.world != world.size:
-        raise EverstepError(
-            f"the plan is for {setting.plan.world} ranks, torch.distributed has {world.size}: the script must call "
-            "torch.distributed.init_process_group() with the environment's RANK and WORLD_SIZE"
-        )
-    return MemoryPlace(setting.memory, setting.plan, rank=world.rank)
-
-
-def _resume_point(setting: Cluster | Alone, place: Place, world: World) -> tuple[Path, int] | None:
-    """What to load: what the plan names; alone, what rank 0 found. Never what each rank sees itself."""
-    if isinstance(setting, Cluster):
-        return None if setting.resume_directory is None else (setting.resume_directory, setting.plan.resume.step)
-    found: tuple[Path, int] | None = None
-    with world.together(f"looking for checkpoints in {setting.folder}"):
-        if world.rank == 0 and isinstance(place, FolderPlace):
-            place.clean()
-            found = place.newest()
-    chosen: tuple[Path, int] | None = world.gather(found)[0]
-    return chosen

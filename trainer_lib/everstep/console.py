@@ -10,7 +10,7 @@ def say(text: str) -> None:
     print(f"everstep: {text}", file=sys.stderr, flush=True)
 
 
-def listing(items: list[str], *, most: int = 10) -> str:
+def listing(items: list[str], *, most: int = 10, between: str = ", ") -> str:
     """`a, b, c and 7 more`."""
-    shown = ", ".join(items[:most])
+    shown = between.join(items[:most])
     return shown if len(items) <= most else f"{shown} and {len(items) - most} more"

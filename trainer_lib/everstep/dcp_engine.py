@@ -1,22 +1,21 @@
-"""The engine of today: stock `dcp.async_save` on a thread and `dcp.load`, over a gloo group of our own."""
+"""The engine of today: stock `dcp.save` on a thread and `dcp.load`, over a gloo group of our own."""
 
 from __future__ import annotations
 
-import copy
+import threading
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from everstep.dcp_files import LoadPlanner, Reader, SavePlanner, Writer, send_failures_safely
-from everstep.engine import FlatState, SavedItem
-from everstep.errors import LoadError, SaveError
+from everstep.engine import Agreement, FlatState, SavedItem
+from everstep.errors import LoadError, SaveError, StateError
+from everstep.world import World
 
 # What stock DCP says about a process alone, about per-rank keys (`rng.<rank>`), and about itself (2.6).
 _EXPECTED_WARNINGS = (
@@ -27,28 +26,21 @@ _EXPECTED_WARNINGS = (
 
 
 class DcpEngine:
-    """`group`: a process group that nothing else uses, with a CPU backend; None: this process is alone.
+    """`world`: whose group for saving nothing else uses. `sync_files`: fsync what is written; not for memory."""
 
-    `sync_files`: fsync what is written; not for memory.
-    """
-
-    def __init__(self, group: Any, *, sync_files: bool) -> None:
-        self._group = group
+    def __init__(self, world: World, *, sync_files: bool) -> None:
+        self._world = world
         self._sync_files = sync_files
         send_failures_safely()
         for message in _EXPECTED_WARNINGS:
             warnings.filterwarnings("ignore", message=message)
 
-    def save(self, state: FlatState, directory: Path) -> DcpSave:
+    def save(self, state: FlatState, directory: Path, agreement: Agreement) -> DcpSave:
         """See `Engine.save`."""
         writer = Writer(directory, sync_files=self._sync_files)
-        future = dcp.async_save(
-            freeze(state.values),
-            storage_writer=writer,
-            planner=SavePlanner(dict(state.paths)),
-            process_group=self._group,
-        )
-        return DcpSave(future)
+        planner = SavePlanner(dict(state.paths), agreement)
+        group = self._world.saving
+        return DcpSave(lambda: dcp.save(state.values, storage_writer=writer, planner=planner, process_group=group))
 
     def catalogue(self, directory: Path) -> Mapping[str, SavedItem]:
         """See `Engine.catalogue`."""
@@ -70,40 +62,48 @@ class DcpEngine:
                 state.values,
                 storage_reader=Reader(directory),
                 planner=LoadPlanner(),
-                process_group=self._group,
+                process_group=self._world.saving,
             )
         except (Exception, CheckpointException) as error:  # the latter is a BaseException
             raise LoadError(f"{directory}: loading failed: {_told(error)}") from error
 
 
 class DcpSave:
-    """See `PendingSave`."""
+    """See `PendingSave`. On a thread of its own, which the interpreter waits for at its end: none is killed inside torch (TR13)."""
 
-    def __init__(self, future: Future[Any]) -> None:
-        self._future = future
+    def __init__(self, write: Callable[[], object]) -> None:
+        self._error: BaseException | None = None
+        self._calls: list[Callable[[], None]] = []
+        self._done = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, args=(write,), name="everstep-save")
+        self._thread.start()
 
     def wait(self) -> None:
         """See `PendingSave.wait`."""
-        try:
-            self._future.result()
-        except (Exception, CheckpointException) as error:  # the latter is a BaseException
-            raise SaveError(_told(error)) from error
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        if self._error is not None:
+            raise SaveError(_told(self._error)) from self._error
 
     def on_done(self, call: Callable[[], None]) -> None:
         """See `PendingSave.on_done`."""
-        self._future.add_done_callback(lambda _: call())
+        with self._lock:
+            if not self._done:
+                self._calls.append(call)
+                return
+        call()
 
-
-def freeze(values: Mapping[str, Any]) -> dict[str, Any]:
-    """B12: a copy on the CPU that nothing shares with the original."""
-    with torch.no_grad():
-        return {key: _frozen(value) for key, value in values.items()}
-
-
-def _frozen(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    return copy.deepcopy(value)
+    def _run(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except BaseException as error:  # noqa: BLE001 - whoever waits gets it; CheckpointException is one, too
+            self._error = error
+        with self._lock:
+            self._done = True
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
 
 
 def _saved_item(path: Any, item: Any) -> SavedItem:
@@ -113,7 +113,10 @@ def _saved_item(path: Any, item: Any) -> SavedItem:
 
 
 def _told(error: BaseException) -> str:
-    """DCP gathers the failures of all ranks: name each rank's own."""
+    """DCP gathers the failures of all ranks: name each rank's own. What is wrong with the state is no rank's, and said as it is."""
     if not isinstance(error, CheckpointException):
         return repr(error)
-    return "; ".join(f"rank {rank}: {failure[0]!r}" for rank, failure in sorted(error.failures.items()))
+    failures = {rank: failure[0] for rank, failure in sorted(error.failures.items())}
+    if all(isinstance(failure, StateError) for failure in failures.values()):
+        return "; ".join(dict.fromkeys(str(failure) for failure in failures.values()))
+    return "; ".join(f"rank {rank}: {failure!r}" for rank, failure in failures.items())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import pickle
 import traceback
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from everstep.console import say
-from everstep.flat import Path as KeyPath
+from everstep.engine import Agreement, KeyPath
 
 _METADATA_MODULE = "torch.distributed.checkpoint.metadata"
 _METADATA_CLASSES = frozenset(
@@ -103,18 +105,33 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 class SavePlanner(DefaultSavePlanner):
-    """Stock, for a state that is flat already; its paths go into `.metadata` as stock's would."""
+    """Stock, for a state that is flat already; its paths go into `.metadata` as stock's would.
 
-    def __init__(self, paths: dict[str, KeyPath]) -> None:
+    What ranks must agree on travels with their plans: no collective more, and a disagreement fails the save on all of them.
+    """
+
+    def __init__(self, paths: dict[str, KeyPath], agreement: Agreement) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._paths = paths
+        self._agreement = agreement
 
     def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
         """As stock without flattening."""
         self.flatten_state_dict = False
         super().set_up_planner(state_dict, storage_meta, is_coordinator)
-        self.flatten_state_dict = True
-        self.mappings = self._paths
+
+    def create_local_plan(self) -> Any:
+        """As stock, with the paths and this rank's report."""
+        plan = super().create_local_plan()
+        return dataclasses.replace(plan, planner_data=(self._paths, self._agreement.report()))
+
+    def create_global_plan(self, all_plans: Any) -> Any:
+        """As stock, once the ranks agree."""
+        self._agreement.settle([plan.planner_data[1] for plan in all_plans])
+        plans = [dataclasses.replace(plan, planner_data=plan.planner_data[0]) for plan in all_plans]
+        plans, metadata = super().create_global_plan(plans)
+        paths = dict(ChainMap(*(plan.planner_data for plan in plans)))
+        return plans, dataclasses.replace(metadata, planner_data=paths)
 
 
 class LoadPlanner(DefaultLoadPlanner):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from everstep.flat import Path as KeyPath
+KeyPath = tuple[Any, ...]  # of str (dict keys) and int (places in a list), as stock DCP has them
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,20 @@ class SavedItem:
     shape: tuple[int, ...] | None
     dtype: Any
 
+    def described(self) -> str:
+        """`torch.float32 [3, 2]`."""
+        return "no tensor" if self.shape is None else f"{self.dtype} {list(self.shape)}"
+
+
+class Agreement(Protocol):
+    """What ranks tell each other on the way of a save, so that nothing is written that they do not agree on."""
+
+    def report(self) -> Any:
+        """What this rank says of the frozen state; on the thread that saves. Can be pickled."""
+
+    def settle(self, reports: list[Any]) -> None:
+        """On rank 0, with every rank's report: may still change rank 0's plain values. Raises StateError, then nothing is written."""
+
 
 class PendingSave(Protocol):
     """A save that goes on in the background."""
@@ -40,8 +54,8 @@ class PendingSave(Protocol):
 class Engine(Protocol):
     """Writes and reads plain DCP directories. All ranks call each method together, with the same keys but for per-rank ones."""
 
-    def save(self, state: FlatState, directory: Path) -> PendingSave:
-        """Freeze `state` (B12: nothing that changes after the return is saved) and write it in the background. One at a time."""
+    def save(self, state: FlatState, directory: Path, agreement: Agreement) -> PendingSave:
+        """Write `state`, which is frozen (B12: it shares nothing that can change), in the background. One at a time."""
 
     def catalogue(self, directory: Path) -> Mapping[str, SavedItem]:
         """Every key of a checkpoint. Reads the index only. Raises LoadError."""

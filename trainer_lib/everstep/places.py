@@ -141,7 +141,7 @@ class FolderPlace:
     sync_files = True
 
     def __init__(self, folder: Path, *, rank: int, keep_last: int) -> None:
-        self._folder = folder
+        self._folder = self.folder = folder
         self._rank = rank
         self._keep_last = keep_last
 
@@ -174,6 +174,16 @@ class FolderPlace:
         """See `Place.discard`."""
         if self._rank == 0:
             shutil.rmtree(self.directory(step), ignore_errors=True)
+
+    def open(self) -> None:
+        if self._rank == 0:
+            self.clean()
+
+    def resume(self) -> tuple[Path, int] | None:
+        return self.newest() if self._rank == 0 else None
+
+    def close(self) -> None:
+        pass
 
     def clean(self) -> None:
         """As rank 0, at the start: remove what a killed run left half-written."""

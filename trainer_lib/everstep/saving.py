@@ -1,7 +1,8 @@
 """Saving: when, whether, one at a time, and what becomes of it. Ranks do it together or not at all (B12, B14, B16, B32).
 
-Of everything here only `after_step` runs in the loop: a comparison, and when a save is due one small all_reduce of our own
-group and the copy of the state. Writing goes on in the background; its failure is noticed, counted and told, and training goes on.
+Of everything here only `after_step` runs in the loop: a comparison, and when a save is due two small all_reduces of our own
+group and the copy of the state. Writing goes on in the background. What cannot be saved, or could never be loaded again, fails the
+save on all ranks; that is noticed, counted and told, and training goes on.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from everstep_protocol.plan import SaveInterval
 from everstep import rng
 from everstep.console import say
 from everstep.engine import Engine, FlatState
-from everstep.errors import SaveError
+from everstep.errors import SaveError, StateError
 from everstep.interval import FIRST_SAVE_STEPS, Clock, EverySteps
 from everstep.places import MAX_SNAPSHOTS, Place, require_room
-from everstep.state import RECORD, RNG, State
+from everstep.state import tensors
+from everstep.state.report import SaveAgreement
+from everstep.state.state import RECORD, RNG, Flat, State
 from everstep.world import World
 
 _NEVER = 1 << 62
@@ -62,7 +65,7 @@ class Saver:
         self._saved_at = 0.0
         self._flight: _Flight | None = None
         self._failed = False  # the newest save failed here, and the other ranks do not know it yet
-        self._told_skip = ""
+        self._told = ""  # the last reason that was given for a save that was not made
 
     def start(self, step: int) -> None:
         """The attempt begins after `step` finished steps."""
@@ -71,26 +74,35 @@ class Saver:
             self._ask_at = step + FIRST_SAVE_STEPS
             self._saved_at -= self._seconds  # the first one is wanted as soon as it is asked for
 
-    def after_step(self, step: int, *, usual_step_seconds: float, samples_consumed: int) -> None:
+    def after_step(self, step: int, *, usual_step_seconds: float) -> None:
         """Save if it is due and all ranks can; tell of a save that has failed meanwhile."""
         self._notice_failure()
         by_steps = self._every is not None and self._every.is_due(step)
         if by_steps or step == self._ask_at:
-            self._agree_and_save(step, by_steps, usual_step_seconds, samples_consumed)
+            self._agree_and_save(step, by_steps, usual_step_seconds)
 
-    def save_whole(self, step: int, *, samples_consumed: int) -> None:
+    def save_whole(self, step: int) -> None:
         """Return when the state after `step` is saved by all ranks. Raises SaveError after some tries."""
+        reason = ""
         for _ in range(_TRIES_AT_THE_END):
             self._wait_settled()
-            self._agree_on_failure()
+            reason = self._agree_on_failure() or reason
             if self._flight is not None and self._flight.step == step:
                 return
-            state = self._state.capture()
-            self._wait_for_room(state)
-            self._begin(step, state, samples_consumed)
+            content = self._content(step)
+            self._require_sound(step, content)
+            self._wait_for_room(content)
+            self._begin(step, content)
         self._wait_settled()
-        if self._agree_on_failure():
-            raise SaveError(f"the state after step {step} could not be saved, tried {_TRIES_AT_THE_END} times")
+        reason = self._agree_on_failure() or reason
+        if reason:
+            raise SaveError(
+                f"the state after step {step} could not be saved, tried {_TRIES_AT_THE_END} times: {reason}"
+            )
+
+    def samples_consumed(self, step: int) -> int:
+        """How many samples of the global order were taken in the steps up to this one."""
+        return self._state.samples_consumed(step)
 
     def drain(self) -> None:
         """Return when no save is in the background any more."""
@@ -98,17 +110,18 @@ class Saver:
 
     # ------------------------------------------------------------------ the agreement
 
-    def _agree_and_save(self, step: int, by_steps: bool, usual_step_seconds: float, samples_consumed: int) -> None:
+    def _agree_and_save(self, step: int, by_steps: bool, usual_step_seconds: float) -> None:
         clock = self._clock(usual_step_seconds)
         wanted, next_gap = (clock.wants_save(), clock.next_gap()) if clock else (False, _NEVER)
         lead = self._world.rank == 0
-        state = self._state.capture()
-        hindrance = self._hindrance(state)
-        settled, good, free, wished, gap = self._world.least(
+        content = self._content(step)
+        hindrance = self._hindrance(content)
+        settled, good, free, sound, wished, gap = self._world.least(
             [
                 self._is_settled(),
                 not self._failed,
                 not hindrance,
+                not isinstance(content, str),
                 (by_steps or wanted) if lead else 1,
                 next_gap if lead else _NEVER,
             ]
@@ -118,47 +131,75 @@ class Saver:
             self._forget_failed()
         if not wished:
             return
-        if not free:
+        if not sound:
+            self._refuse(step, content)
+        elif not free:
             self._skip(step, hindrance)
-            return
-        self._saved_at = time.monotonic()
-        self._begin(step, state, samples_consumed)
+        else:
+            self._saved_at = time.monotonic()
+            self._begin(step, content)
 
     def _clock(self, usual_step_seconds: float) -> Clock | None:
         if self._seconds is None:
             return None
         return Clock(self._seconds, time.monotonic() - self._saved_at, usual_step_seconds, self._last_gap)
 
-    def _hindrance(self, state: FlatState) -> str:
+    def _content(self, step: int) -> Flat | str:
+        """What this rank is to save, or why it cannot: a script's own state_dict may raise anything."""
+        try:
+            return self._state.capture(step, rank=self._world.rank)
+        except Exception as error:  # noqa: BLE001 - whatever it is fails this save and not the training
+            return str(error) if isinstance(error, StateError) else f"the state cannot be read: {error!r}"
+
+    def _hindrance(self, content: Flat | str) -> str:
         """Why this rank cannot begin a save now; empty: it can."""
         if not self._is_settled():
             return "the save before is not finished"
         if self._place.num_waiting() >= MAX_SNAPSHOTS:
             return f"{MAX_SNAPSHOTS} snapshots still wait to be written to storage"
-        return require_room(self._place, self._needed_bytes(state))
+        return "" if isinstance(content, str) else require_room(self._place, self._needed_bytes(content))
 
     def _skip(self, step: int, hindrance: str) -> None:
         self.counts.skipped += 1
-        if hindrance and hindrance != self._told_skip:
-            say(f"rank {self._world.rank}: no save after step {step}, on any rank: {hindrance}")
-            self._told_skip = hindrance
+        if hindrance:
+            self._tell(step, hindrance)
 
-    def _needed_bytes(self, state: FlatState) -> int:
+    def _refuse(self, step: int, content: Flat | str) -> None:
+        """TR4: something in the state could never be loaded again, on this rank or on another."""
+        self.counts.failed += 1
+        if isinstance(content, str):
+            self._tell(step, content)
+
+    def _tell(self, step: int, reason: str) -> None:
+        if reason != self._told:
+            say(f"rank {self._world.rank}: no save after step {step}, on any rank; training goes on: {reason}")
+            self._told = reason
+
+    def _needed_bytes(self, flat: Flat) -> int:
         """About what this pod's ranks will write: sharded tensors as they are, replicated ones spread over all ranks."""
-        own = sum(_local_bytes(value, self._world.size) for value in state.values.values())
-        overhead = _ITEM_OVERHEAD_BYTES * len(state.values)
+        own = sum(_local_bytes(value, self._world.size) for value in flat.values.values())
+        overhead = _ITEM_OVERHEAD_BYTES * len(flat.values)
         return int(1.05 * (own + overhead) * self._world.local_size)
 
     # ------------------------------------------------------------------ one save
 
-    def _begin(self, step: int, state: FlatState, samples_consumed: int) -> None:
-        pending = self._engine.save(self._with_ours(state, step, samples_consumed), self._place.make(step))
+    def _begin(self, step: int, content: Flat | str) -> None:
+        """Freeze the state (B12) and write it, on all ranks or on none."""
+        assert isinstance(content, Flat), "all ranks have agreed that there is something to save"
+        problem = self._freeze(content)
         flight = self._flight = _Flight(step)
+        if not self._world.least([not problem])[0]:
+            flight.settled.set_exception(SaveError(problem or "another rank could not copy its state"))
+            return
+        record, streams = self._add_ours(content, step)
+        agreement = SaveAgreement(content, streams, record)
+        state = FlatState(content.values, content.paths)
+        pending = self._engine.save(state, self._place.make(step), agreement)
 
         def settle() -> None:
             try:
                 pending.wait()
-                self._place.publish(step, samples_consumed)
+                self._place.publish(step, record["samples_consumed"])
             except BaseException as error:  # noqa: BLE001 - the ranks wait for this answer, whatever it is
                 flight.settled.set_exception(error)
             else:
@@ -166,14 +207,28 @@ class Saver:
 
         pending.on_done(settle)
 
-    def _with_ours(self, state: FlatState, step: int, samples_consumed: int) -> FlatState:
-        keys = {name: sum(path[0] == name for path in state.paths.values()) for name in self._state.entries}
-        record = {"step": step, "world": self._world.size, "samples_consumed": samples_consumed, "keys": keys}
-        ours = {(RECORD,): record, (RNG, str(self._world.rank)): rng.snapshot()}
+    def _freeze(self, flat: Flat) -> str:
+        """Copies of all tensors. Gives why one could not be copied (no memory), empty: all are."""
+        with torch.no_grad():
+            for key, value in flat.values.items():
+                if tensors.is_tensor(value):
+                    try:
+                        flat.values[key] = tensors.frozen(value)
+                    except (RuntimeError, MemoryError) as error:
+                        return f"{key}: it cannot be copied: {error}"
+        return ""
+
+    def _add_ours(self, flat: Flat, step: int) -> tuple[dict[str, Any], rng.Streams]:
+        """The record of the save, kept by rank 0, and this rank's random streams."""
+        record = {"step": step, "world": self._world.size, "samples_consumed": self.samples_consumed(step)}
+        streams = rng.snapshot()
+        ours: dict[tuple[str, ...], Any] = {(RNG, str(self._world.rank)): streams}
+        if self._world.rank == 0:
+            ours[(RECORD,)] = record
         for path, value in ours.items():
-            state.values[".".join(path)] = value
-            state.paths[".".join(path)] = path
-        return state
+            flat.values[".".join(path)] = value
+            flat.paths[".".join(path)] = path
+        return record, streams
 
     def _is_settled(self) -> bool:
         return self._flight is None or self._flight.settled.done()
@@ -198,13 +253,15 @@ class Saver:
             self._place.discard(self._flight.step)
         self._flight, self._failed = None, False
 
-    def _agree_on_failure(self) -> bool:
-        """Whether the newest save, settled on all ranks, failed on any; then it is forgotten on all."""
+    def _agree_on_failure(self) -> str:
+        """Why the newest save, settled on all ranks, failed on any; then it is forgotten on all. Empty: it did not."""
         self._notice_failure()
         (good,) = self._world.least([not self._failed])
-        if not good:
-            self._forget_failed()
-        return not good
+        if good:
+            return ""
+        error = self._flight.settled.exception() if self._flight is not None else None
+        self._forget_failed()
+        return str(error) if error is not None else "another rank failed"
 
     # ------------------------------------------------------------------ waiting, at the end only
 
@@ -212,11 +269,20 @@ class Saver:
         if self._flight is not None:
             self._flight.settled.exception()
 
-    def _wait_for_room(self, state: FlatState) -> None:
+    def _require_sound(self, step: int, content: Flat | str) -> None:
+        """Raises SaveError on all ranks where the state cannot be saved on one."""
+        reasons = self._world.gather(content if isinstance(content, str) else "")
+        told = {reason: rank for rank, reason in reversed(list(enumerate(reasons))) if reason}
+        if told:
+            self.counts.failed += 1
+            text = "; ".join(f"rank {rank}: {reason}" for reason, rank in told.items())
+            raise SaveError(f"the state after step {step} cannot be saved: {text}")
+
+    def _wait_for_room(self, content: Flat | str) -> None:
         """Return when all ranks can begin a save. Raises SaveError on all where that can never be."""
         since = time.monotonic()
         while True:
-            hindrance = self._hindrance(state)
+            hindrance = self._hindrance(content)
             free, hopeful = self._world.least([not hindrance, not (hindrance and self._place.num_waiting() == 0)])
             if free:
                 return

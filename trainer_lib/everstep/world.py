@@ -29,6 +29,26 @@ class World:
         self.saving = saving
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        self._default = _default_group()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether torch.distributed is still as it was: its groups die with `destroy_process_group`."""
+        return self._default is _default_group()
+
+    def leave(self) -> None:
+        """Let the groups go, and with them their threads: one that outlives the interpreter aborts it (TR13).
+
+        A group's last reference is its backend's: only that one is dropped without the interpreter's lock, which the threads
+        that are waited for may need (torch 2.6).
+        """
+        groups = [group for group in (self.control, self.saving) if group is not None]
+        backends = [group._get_backend(torch.device("cpu")) for group in groups]
+        while groups and self.is_current:
+            dist.destroy_process_group(groups.pop())
+        groups.clear()
+        self.control = self.saving = self._default = None
+        backends.clear()
 
     @classmethod
     def join(cls, *, timeout_seconds: float) -> World:
@@ -77,6 +97,10 @@ class World:
             raise LoadError(
                 "; ".join(f"{what} failed on rank {rank}: {text}" for text, rank in told.items())
             ) from failure
+
+
+def _default_group() -> Any:
+    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
 def _warn_if_slow(seconds: float) -> None:

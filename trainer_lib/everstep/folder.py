@@ -1,0 +1,3 @@
+from everstep.places import FolderPlace
+
+__all__ = ["FolderPlace"]

@@ -1,0 +1,206 @@
+"""One run of a training script: opened once, then the loop between two bodies: report, obey, save."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from everstep import rng
+from everstep.console import say
+from everstep.dcp_engine import DcpEngine
+from everstep.errors import EverstepError, StateError
+from everstep.folder import FolderPlace
+from everstep.places import MemoryPlace, Place
+from everstep.progress import Reporter, StepClock
+from everstep.restoring import restore
+from everstep.saving import Saver
+from everstep.setting import Alone, Cluster
+from everstep.state.report import report_of, require_agreement
+from everstep.state.state import State
+from everstep.world import World
+
+_STOP_POLL_SECONDS = 0.002
+
+
+def open_run(setting: Cluster | Alone, state: State, *, timeout_seconds: float, resumes: bool) -> Run:
+    """Meet the other ranks, restore the state where there is one, check that it can be saved.
+
+    Raises EverstepError, StateError and LoadError, each on all ranks. `resumes`: False where this process has trained already.
+    """
+    reporter = _open_reporter(setting)
+    world = World.join(timeout_seconds=timeout_seconds)
+    _require_world(setting, world)
+    _require_state(state, world)
+    place = _place(setting, world)
+    if reporter is not None:
+        reporter.enter("loading")
+    if isinstance(place, FolderPlace):
+        with world.together(f"opening {place.folder}"):
+            place.open()
+    engine = DcpEngine(world, sync_files=place.sync_files)
+    found = _resume_point(setting, place, world) if resumes else None
+    if found is not None:
+        directory, step = found
+        restore(state, engine, world, directory, step=step)
+    _require_agreement(state, world, compares_tensors=found is None)
+    interval = setting.plan.interval if isinstance(setting, Cluster) else setting.interval
+    saver = Saver(state, engine, place, world, interval)
+    return Run(saver, place, reporter, world, step=found[1] if found is not None else 0)
+
+
+class Run:
+    """What this process holds while it trains. `step`: finished steps at its start."""
+
+    def __init__(self, saver: Saver, place: Place, reporter: Reporter | None, world: World, *, step: int) -> None:
+        self.step = step
+        self._saver = saver
+        self._place = place
+        self._reporter = reporter
+        self._world = world
+        self._clock = StepClock()
+        self._num_loops = 0
+        self._is_over = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the process is still in the world in which this run was opened."""
+        return self._world.is_current
+
+    def begin_loop(self) -> None:
+        """Training begins, or goes on."""
+        self._num_loops += 1
+        self._is_over = False
+        self._enter("training")
+        if self._num_loops == 1:
+            self._saver.start(self.step)
+        self._clock.start()
+
+    def finish_step(self, step: int) -> None:
+        """A body has ended. Returns soon, unless the pod was told to stop here: then never (R19)."""
+        at_ns = self._clock.tick()
+        if self._reporter is not None:
+            self._report_step(self._reporter, step, at_ns)
+            if self._is_told_to_stop(self._reporter, step):
+                self._stop(self._reporter, step)
+        before = (self._saver.counts.skipped, self._saver.counts.failed)
+        self._saver.after_step(step, usual_step_seconds=self._clock.usual_ns / 1e9)
+        self._count(before)
+        self._clock.start()
+
+    def finish_loop(self, step: int, *, is_last: bool) -> None:
+        """A loop has come to its end: save its last step.
+
+        The job has finished (R31) where the script says so, or where this is its only loop. In a script with several loops that
+        says nothing, only the end of the process shows that none follows.
+        """
+        if step > self.step:
+            self._enter("saving")
+            before = (self._saver.counts.skipped, self._saver.counts.failed)
+            try:
+                self._saver.save_whole(step)
+            finally:
+                self._count(before)
+        self._is_over = True
+        self._enter("finished" if is_last or self._num_loops == 1 else "training")
+
+    def drain(self) -> None:
+        """No save may be cut off by the end of the process."""
+        self._saver.drain()
+
+    def close(self) -> None:
+        """The process ends, or nobody can ask for another loop."""
+        self._saver.drain()
+        if self._is_over:
+            self._enter("finished")
+        if isinstance(self._place, FolderPlace):
+            self._place.close()
+        self._world.leave()
+
+    def _report_step(self, reporter: Reporter, step: int, at_ns: int) -> None:
+        reporter.finish_step(step, at_ns, self._clock.usual_ns, self._saver.samples_consumed(step))
+
+    def _is_told_to_stop(self, reporter: Reporter, step: int) -> bool:
+        """R19: True once the stop at this step is confirmed; waits while it is only proposed; False when it is withdrawn."""
+        while True:
+            stop_step, confirmed = reporter.stop_step()
+            if stop_step != step:
+                return False
+            if confirmed:
+                return True
+            time.sleep(_STOP_POLL_SECONDS)
+
+    def _stop(self, reporter: Reporter, step: int) -> None:
+        """R19: save this step, say so, and wait to be ended: the next attempt goes on from here."""
+        reporter.enter("saving")
+        self._saver.save_whole(step)
+        reporter.enter("stopped")
+        say(f"stopped after step {step} as told; its state is saved")
+        while True:
+            signal.pause()
+
+    def _enter(self, phase: str) -> None:
+        if self._reporter is not None:
+            self._reporter.enter(phase)
+
+    def _count(self, before: tuple[int, int]) -> None:
+        counts = self._saver.counts
+        if self._reporter is not None and before != (counts.skipped, counts.failed):
+            self._reporter.count(skipped=counts.skipped, failed=counts.failed)
+
+
+def _open_reporter(setting: Cluster | Alone) -> Reporter | None:
+    if isinstance(setting, Alone):
+        return None
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    reporter = Reporter(setting.memory, local_rank=local_rank, attempt=setting.plan.attempt)
+    reporter.open()
+    return reporter
+
+
+def _require_world(setting: Cluster | Alone, world: World) -> None:
+    if isinstance(setting, Cluster) and setting.plan.world != world.size:
+        raise EverstepError(
+            f"the plan is for {setting.plan.world} ranks, torch.distributed has {world.size}: the script must call "
+            "torch.distributed.init_process_group() with the environment's RANK and WORLD_SIZE"
+        )
+
+
+def _require_state(state: State, world: World) -> None:
+    """Raises StateError on all ranks, naming all that cannot be saved on any of them."""
+    problem = ""
+    try:
+        state.capture(0, rank=world.rank)
+    except StateError as error:
+        problem = str(error)
+    told = dict.fromkeys(problem for problem in world.gather(problem) if problem)
+    if told:
+        raise StateError("; ".join(told))
+
+
+def _require_agreement(state: State, world: World, *, compares_tensors: bool) -> None:
+    """TR1, TR2: before the first step. What was just loaded by all from one checkpoint need not be compared."""
+    if world.size == 1:
+        return
+    flat = state.capture(0, rank=world.rank)
+    reports = world.gather(report_of(flat, rng.digests(rng.snapshot()), compares_tensors=compares_tensors))
+    require_agreement(reports)
+
+
+def _place(setting: Cluster | Alone, world: World) -> Place:
+    if isinstance(setting, Alone):
+        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last)
+    return MemoryPlace(setting.memory, setting.plan, rank=world.rank)
+
+
+def _resume_point(setting: Cluster | Alone, place: Place, world: World) -> tuple[Path, int] | None:
+    """What to load: what the plan names; alone, what rank 0 found. Never what each rank sees itself."""
+    if isinstance(setting, Cluster):
+        return None if setting.resume_directory is None else (setting.resume_directory, setting.plan.resume.step)
+    found: tuple[Path, int] | None = None
+    with world.together(f"looking for checkpoints in {setting.folder}"):
+        if isinstance(place, FolderPlace):
+            found = place.resume()
+    chosen: tuple[Path, int] | None = world.gather(found)[0]
+    return chosen

@@ -14,7 +14,8 @@ from everstep_protocol.plan import SaveInterval
 from everstep.console import say
 from everstep.dcp_engine import DcpEngine
 from everstep.errors import EverstepError
-from everstep.places import FolderPlace, MemoryPlace, Place
+from everstep.folder import FolderPlace
+from everstep.places import MemoryPlace, Place
 from everstep.progress import Reporter, StepClock
 from everstep.restoring import restore
 from everstep.saving import Saver
@@ -67,6 +68,7 @@ class Checkpointer:
         self._step = 0
         self._is_open = False
         self._reporter: Reporter | None = None
+        self._place: Place | None = None
 
     @property
     def step(self) -> int:
@@ -88,18 +90,28 @@ class Checkpointer:
                 run.finish_step(self._step, self._samples_consumed())
             run.finish(self._step, self._samples_consumed())
         finally:
-            run.close()
+            try:
+                run.close()
+            finally:
+                _give_back(self._place)
 
     def _open(self) -> _Run:
         setting = read_setting(self._directory, self._interval, self._keep_last)
         reporter = self._reporter = self._reporter or _open_reporter(setting)
         self._state.check_plain()
         world = World.join(timeout_seconds=self._timeout_seconds)
-        place = _place(setting, world)
+        place = self._place = self._place or _place(setting, world)
+        try:
+            return self._begin(setting, place, world, reporter)
+        except BaseException:
+            _give_back(place)
+            raise
+
+    def _begin(self, setting: Cluster | Alone, place: Place, world: World, reporter: Reporter | None) -> _Run:
         engine = DcpEngine(world.saving, sync_files=place.sync_files)
         if reporter is not None:
             reporter.enter("loading")
-        found = None if self._is_open else _resume_point(setting, place, world)
+        found = _resume_point(setting, place, world, is_first=not self._is_open)
         self._is_open = True
         if found is not None:
             directory, self._step = found
@@ -191,7 +203,7 @@ def _open_reporter(setting: Cluster | Alone) -> Reporter | None:
 
 def _place(setting: Cluster | Alone, world: World) -> Place:
     if isinstance(setting, Alone):
-        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last)
+        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last, world=world.size)
     if setting.plan.world != world.size:
         raise EverstepError(
             f"the plan is for {setting.plan.world} ranks, torch.distributed has {world.size}: the script must call "
@@ -200,14 +212,20 @@ def _place(setting: Cluster | Alone, world: World) -> Place:
     return MemoryPlace(setting.memory, setting.plan, rank=world.rank)
 
 
-def _resume_point(setting: Cluster | Alone, place: Place, world: World) -> tuple[Path, int] | None:
-    """What to load: what the plan names; alone, what rank 0 found. Never what each rank sees itself."""
+def _give_back(place: Place | None) -> None:
+    if isinstance(place, FolderPlace):
+        place.close()
+
+
+def _resume_point(setting: Cluster | Alone, place: Place, world: World, *, is_first: bool) -> tuple[Path, int] | None:
+    """What to load at first: what the plan names; alone, what rank 0 chose. Never what each rank sees itself."""
     if isinstance(setting, Cluster):
-        return None if setting.resume_directory is None else (setting.resume_directory, setting.plan.resume.step)
+        directory = setting.resume_directory if is_first else None
+        return None if directory is None else (directory, setting.plan.resume.step)
     found: tuple[Path, int] | None = None
-    with world.together(f"looking for checkpoints in {setting.folder}"):
-        if world.rank == 0 and isinstance(place, FolderPlace):
-            place.clean()
-            found = place.newest()
+    with world.together(f"opening {setting.folder}"):
+        if isinstance(place, FolderPlace):
+            place.open()
+            found = place.resume() if is_first else None
     chosen: tuple[Path, int] | None = world.gather(found)[0]
     return chosen

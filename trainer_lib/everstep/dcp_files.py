@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import traceback
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from everstep.console import say
+from everstep.durable import fsync_path
 from everstep.flat import Path as KeyPath
 
 _METADATA_MODULE = "torch.distributed.checkpoint.metadata"
@@ -148,12 +148,3 @@ def send_failures_safely() -> None:
 
     wrap_safely.is_safe = True  # type: ignore[attr-defined]
     dcp_utils._wrap_exception = wrap_safely
-
-
-def fsync_path(path: Path) -> None:
-    """Make a file or directory durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

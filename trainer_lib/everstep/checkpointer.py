@@ -38,7 +38,8 @@ class Checkpointer:
 
     In a cluster the job's spec says when to save and the plan where to resume. Elsewhere the state is saved after every `every`
     steps or `every_seconds` seconds, whichever comes first, into `directory` (default: $EVERSTEP_CHECKPOINT_DIR, else
-    ./checkpoints), and the last `keep_last` checkpoints are kept.
+    ./checkpoints), and the last `keep_last` checkpoints are kept. One run at a time writes a folder: a second one is refused. What is
+    resumed from is chosen as in a cluster, and what is passed over is told, with the reason.
 
     `allow_missing`: names that the checkpoint to resume from may lack (they keep their values), for starting from a checkpoint of
     another script. `timeout_seconds`: how long ranks wait for each other while saving or loading.

@@ -118,6 +118,7 @@ def test_a_forked_child_that_gives_the_lock_back_takes_nothing_from_its_parent(t
 
 
 def test_in_one_process_one_after_the_other(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire()
     first.acquire()
@@ -129,6 +130,7 @@ def test_in_one_process_one_after_the_other(tmp_path: Path) -> None:
     first.release()
     second.acquire()
     second.release()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', '{"pid": 1, "host": "a\\n", "since": "b"}', "\x00" * 9000])

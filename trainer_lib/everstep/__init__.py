@@ -6,7 +6,7 @@
 
 Importing this package imports no torch: the launcher, which lives in it too, must run where there is none.
 Order of reading: `checkpointer`, `run`, `data` (with `sampling`), `saving`, `restoring`, `state`, `engine` (with `dcp_engine`),
-`places`.
+`places`, `folder` (with `folder_runs` and `folder_lock`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class Checkpointer:
 
     In a cluster the job's spec says when to save and the plan where to resume. Elsewhere the state is saved after every `every`
     steps or `every_seconds` seconds, whichever comes first, into `directory` (default: $EVERSTEP_CHECKPOINT_DIR, else
-    ./checkpoints), and the last `keep_last` checkpoints are kept.
+    ./checkpoints), and the last `keep_last` checkpoints are kept. One run at a time writes a folder: a second one is refused. What is
+    resumed from is chosen as in a cluster, and what is passed over is told, with the reason.
 
     `allow_missing`: names that the checkpoint to resume from may lack (they keep their values), for starting from a checkpoint of
     another script. `timeout_seconds`: how long ranks wait for each other while saving or loading.
@@ -97,14 +98,14 @@ class Checkpointer:
                 run.finish_step(self._step)
             run.finish_loop(self._step, is_last=self._is_last_step or (total is not None and self._step >= total))
         finally:
-            run.drain()
+            run.end_loop()
 
     def finish_early(self) -> None:
         """Make the step that is running the last one: the loop ends after it as if `until` were reached. On all ranks in one step."""
         self._is_last_step = True
 
     def _current_run(self) -> Run:
-        """The run of this process, opened once: groups, threads and the folder's lock are held until the process ends."""
+        """The run of this process, opened once: its groups and threads live until the process ends."""
         if self._run is not None and self._run.is_current:
             return self._run
         setting = read_setting(self._directory, self._interval, self._keep_last)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import pickle
 import traceback
 from collections import ChainMap
@@ -19,6 +18,7 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, Def
 from torch.distributed.checkpoint.metadata import StorageMeta
 
 from everstep.console import say
+from everstep.durable import fsync_path
 from everstep.engine import Agreement, KeyPath
 
 _METADATA_MODULE = "torch.distributed.checkpoint.metadata"
@@ -165,12 +165,3 @@ def send_failures_safely() -> None:
 
     wrap_safely.is_safe = True  # type: ignore[attr-defined]
     dcp_utils._wrap_exception = wrap_safely
-
-
-def fsync_path(path: Path) -> None:
-    """Make a file or directory durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -32,13 +32,21 @@ def open_run(setting: Cluster | Alone, state: State, *, timeout_seconds: float, 
     reporter = _open_reporter(setting)
     world = World.join(timeout_seconds=timeout_seconds)
     _require_world(setting, world)
-    _require_state(state, world)
     place = _place(setting, world)
+    try:
+        return _begin(setting, state, place, world, reporter, resumes=resumes)
+    except BaseException:
+        _close_place(place)
+        world.leave()
+        raise
+
+
+def _begin(
+    setting: Cluster | Alone, state: State, place: Place, world: World, reporter: Reporter | None, *, resumes: bool
+) -> Run:
+    _require_state(state, world)
     if reporter is not None:
         reporter.enter("loading")
-    if isinstance(place, FolderPlace):
-        with world.together(f"opening {place.folder}"):
-            place.open()
     engine = DcpEngine(world, sync_files=place.sync_files)
     found = _resume_point(setting, place, world) if resumes else None
     if found is not None:
@@ -70,6 +78,7 @@ class Run:
 
     def begin_loop(self) -> None:
         """Training begins, or goes on."""
+        _open_place(self._place, self._world)
         self._num_loops += 1
         self._is_over = False
         self._enter("training")
@@ -105,17 +114,16 @@ class Run:
         self._is_over = True
         self._enter("finished" if is_last or self._num_loops == 1 else "training")
 
-    def drain(self) -> None:
-        """No save may be cut off by the end of the process."""
+    def end_loop(self) -> None:
+        """A loop is left, in whatever way: no save may be cut off by the end of the process."""
         self._saver.drain()
+        _close_place(self._place)
 
     def close(self) -> None:
         """The process ends, or nobody can ask for another loop."""
-        self._saver.drain()
+        self.end_loop()
         if self._is_over:
             self._enter("finished")
-        if isinstance(self._place, FolderPlace):
-            self._place.close()
         self._world.leave()
 
     def _report_step(self, reporter: Reporter, step: int, at_ns: int) -> None:
@@ -190,8 +198,20 @@ def _require_agreement(state: State, world: World, *, compares_tensors: bool) ->
 
 def _place(setting: Cluster | Alone, world: World) -> Place:
     if isinstance(setting, Alone):
-        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last)
+        return FolderPlace(setting.folder, rank=world.rank, keep_last=setting.keep_last, world=world.size)
     return MemoryPlace(setting.memory, setting.plan, rank=world.rank)
+
+
+def _open_place(place: Place, world: World) -> None:
+    """Raises LoadError on all ranks where a folder is not to be had."""
+    if isinstance(place, FolderPlace):
+        with world.together(f"opening {place.folder}"):
+            place.open()
+
+
+def _close_place(place: Place) -> None:
+    if isinstance(place, FolderPlace):
+        place.close()
 
 
 def _resume_point(setting: Cluster | Alone, place: Place, world: World) -> tuple[Path, int] | None:
@@ -199,6 +219,7 @@ def _resume_point(setting: Cluster | Alone, place: Place, world: World) -> tuple
     if isinstance(setting, Cluster):
         return None if setting.resume_directory is None else (setting.resume_directory, setting.plan.resume.step)
     found: tuple[Path, int] | None = None
+    _open_place(place, world)
     with world.together(f"looking for checkpoints in {setting.folder}"):
         if isinstance(place, FolderPlace):
             found = place.resume()

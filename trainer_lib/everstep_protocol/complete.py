@@ -16,12 +16,14 @@ __all__ = ["Verdict", "inspect"]
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
 
 
-def inspect(directory: Path, *, job_uids: frozenset[str]) -> Verdict:
+def inspect(directory: Path, *, job_uids: frozenset[str] | None) -> Verdict:
     """Judge one directory whose name `storage.parse_step_name` admits.
 
     With a manifest (ours): its id is its digest, its job is one of `job_uids`, its files and `.metadata` are regular files (no
     symlink) of exactly the recorded lengths. Without (stock DCP): `.metadata` is read by the size-capped allow-list reader
     (`dcp_metadata`), and every file that it names is a regular file inside the directory and long enough for its items.
+    `job_uids` None: in a folder outside a cluster. There every job's manifest counts, and the record of a run (`run.json`) gives a
+    stock directory its identity: the run's number as attempt, step, lineage, world. In a cluster such a directory is plain stock.
     Contents are not hashed here. Raises OSError where the storage does not answer: unknown is not missing (R12).
     """
     blank = Verdict(directory.name, "incomplete", "", storage.parse_step_name(directory.name) or 0)
@@ -34,12 +36,12 @@ def inspect(directory: Path, *, job_uids: frozenset[str]) -> Verdict:
         return dataclasses.replace(blank, reason="is not a directory")
     if _lstat(directory / storage.MANIFEST) is not None:
         return _inspect_ours(directory, blank, job_uids)
-    if _lstat(directory / storage.METADATA) is not None:
-        return _inspect_stock(directory, blank)
-    return dataclasses.replace(blank, reason=f"has no {storage.METADATA} and no {storage.MANIFEST}: never finished")
+    if job_uids is None and _lstat(directory / storage.RUN) is not None:
+        return _inspect_run(directory, blank)
+    return _inspect_stock(directory, blank)
 
 
-def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str]) -> Verdict:
+def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str] | None) -> Verdict:
     try:
         raw = dcp_metadata.read_regular_file(directory / storage.MANIFEST, limit_bytes=MAX_MANIFEST_BYTES)
         manifest = records.parse_manifest(raw)
@@ -48,7 +50,7 @@ def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str]) -> 
     except codec.InvalidDocument as problem:
         return _refused(blank, f"{storage.MANIFEST} is damaged: {str(problem)[:300]}")
     named = _verdict_of(manifest, blank)
-    if manifest.job_uid not in job_uids:
+    if job_uids is not None and manifest.job_uid not in job_uids:
         return _refused(
             blank, f"belongs to another job (UID {manifest.job_uid}); to import it, remove its {storage.MANIFEST}"
         )
@@ -58,7 +60,22 @@ def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str]) -> 
     return _judge_files(directory, named, exact, exactly=True)
 
 
+def _inspect_run(directory: Path, blank: Verdict) -> Verdict:
+    """Stock with a record. Where that is damaged nobody knows what the checkpoint continues: it is not taken for an import."""
+    try:
+        raw = dcp_metadata.read_regular_file(directory / storage.RUN, limit_bytes=MAX_MANIFEST_BYTES)
+        run = records.parse_run(raw)
+    except (InvalidMetadata, codec.InvalidDocument) as problem:
+        verdict = _inspect_stock(directory, blank)
+        reason = f"{storage.RUN} is damaged: {str(problem)[:300]}; without that file the directory counts as an import"
+        return verdict if verdict.state == "incomplete" else _refused(blank, reason)
+    named = dataclasses.replace(blank, step=run.step, id=run.id, attempt=run.run, lineage=run.lineage, world=run.world)
+    return _inspect_stock(directory, named)
+
+
 def _inspect_stock(directory: Path, blank: Verdict) -> Verdict:
+    if _lstat(directory / storage.METADATA) is None:
+        return dataclasses.replace(blank, reason=f"has no {storage.METADATA} and no {storage.MANIFEST}: never finished")
     try:
         least = dcp_metadata.read_file_lengths(directory / storage.METADATA)
     except InvalidMetadata as problem:

@@ -1,4 +1,4 @@
-"""The JSON files on storage: owner, fence, go, rank records, manifest."""
+"""The JSON files on storage: owner, fence, go, rank records, manifest; and outside a cluster the record of a run."""
 
 from __future__ import annotations
 
@@ -106,6 +106,18 @@ class Manifest:
     torch: str
 
 
+@dataclass(frozen=True)
+class Run:
+    """`run.json` in a checkpoint that was written outside a cluster; runs of a folder are numbered as a job's attempts are."""
+
+    format: int
+    id: str  # digest of all the rest
+    run: int
+    step: int
+    lineage: Lineage  # of the run that made it, before this checkpoint
+    world: int  # number of ranks, 0: not known
+
+
 def sealed(manifest: Manifest) -> Manifest:
     """The manifest with its `id` filled in."""
     return codec.sealed(manifest, "id")
@@ -114,3 +126,13 @@ def sealed(manifest: Manifest) -> Manifest:
 def parse_manifest(text: str | bytes) -> Manifest:
     """Raises InvalidDocument: wrong fields, another format, an id that is not its own."""
     return codec.loads_sealed(Manifest, text, known_format=FORMAT, id_field="id")
+
+
+def sealed_run(run: Run) -> Run:
+    """The record with its `id` filled in."""
+    return codec.sealed(run, "id")
+
+
+def parse_run(text: str | bytes) -> Run:
+    """Raises InvalidDocument: wrong fields, another format, an id that is not its own."""
+    return codec.loads_sealed(Run, text, known_format=FORMAT, id_field="id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,33 @@ NONE = Resume(kind="none")
 NEW_BRANCH: Lineage = (
     (0, -1),
 )  # of an attempt that was asked to begin at 0: nothing older counts, and 0 stays allowed
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What people are told to do, in the words of the place where they run. Nothing is decided by them."""
+
+    no_usable: str
+    stock: str
+    imported: str
+    off_lineage: str
+    num_listed: int  # directories in one message, at most
+
+
+IN_CLUSTER = Remedies(
+    no_usable="repair one, or set spec.resumeFrom to a directory, or to `none` to begin at step 0",
+    stock="set spec.resumeFrom to its name to begin from it",
+    imported="which was there before this job",
+    off_lineage="a later attempt did not build on it",
+    num_listed=10,
+)
+IN_FOLDER = Remedies(
+    no_usable="repair one, or remove these to begin at step 0, or choose another directory=",
+    stock="copy it to a folder of its own and give that as directory= to begin from it",
+    imported="which was there before the first run that is recorded here",
+    off_lineage="a later run did not build on it",
+    num_listed=sys.maxsize,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +59,7 @@ class Question:
     adopted: bool = False  # the path belonged to a former job of the same name (R11)
     owned: bool = True  # the owner file existed before this job's first fence
     finished: bool = False  # the former job's last attempt finished: `attempts/<n>/finished` is there
+    remedies: Remedies = IN_CLUSTER
 
 
 @dataclass(frozen=True)
@@ -118,7 +147,8 @@ def _first_import(question: Question, verdicts: tuple[Verdict, ...]) -> Choice |
     best = _newest_usable(question, [verdict for verdict in _counted(verdicts) if verdict.attempt == 0])
     if best is None or not is_first:
         return None
-    return _take(question, best, (), verdicts, "Imported", f"resumes from {best.dir}, which was there before this job")
+    message = f"resumes from {best.dir}, {question.remedies.imported}"
+    return _take(question, best, (), verdicts, "Imported", message)
 
 
 def _off_lineage(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | None:
@@ -168,10 +198,11 @@ def _stop(question: Question, verdicts: tuple[Verdict, ...], reason: str, messag
 
 
 def _no_usable(question: Question, verdicts: tuple[Verdict, ...]) -> str:
-    looked = "; ".join(f"{refusal.dir}: {refusal.reason}" for refusal in _refusals(question, verdicts, None)[-10:])
+    refusals = _refusals(question, verdicts, None)[-question.remedies.num_listed :]
+    looked = "; ".join(f"{refusal.dir}: {refusal.reason}" for refusal in refusals)
     return (
-        f"no checkpoint can be resumed from ({looked or 'there is none, although there was one'}); repair one, or set "
-        "spec.resumeFrom to a directory, or to `none` to begin at step 0"
+        f"no checkpoint can be resumed from ({looked or 'there is none, although there was one'}); "
+        f"{question.remedies.no_usable}"
     )
 
 
@@ -186,9 +217,9 @@ def _refusals(question: Question, verdicts: tuple[Verdict, ...], taken: Verdict 
 
 def _not_taken(question: Question, verdict: Verdict, taken: Verdict | None) -> str:
     if verdict.attempt == 0:
-        return "was not written by Everstep: set spec.resumeFrom to its name to begin from it"
+        return f"was not written by Everstep: {question.remedies.stock}"
     if not _is_on_lineage(question, verdict):
-        return "is off the lineage: a later attempt did not build on it"
+        return f"is off the lineage: {question.remedies.off_lineage}"
     return "is complete"
 
 

@@ -13,6 +13,8 @@ GO = "go"
 FINISHED = "finished"  # attempts/0007/finished: every member finished and the last save is committed
 METADATA = ".metadata"
 MANIFEST = "manifest.json"
+RUN = "run.json"  # in a checkpoint that was written outside a cluster: which run of its folder made it
+LOCK = ".everstep.lock"  # in a folder outside a cluster: locked by the run that writes there
 TRASH_PREFIX = ".trash-"
 
 _STEP = re.compile(r"step_(\d+)(?:\.a(\d+))?", re.ASCII)
@@ -43,6 +45,12 @@ def parse_step_name(name: str) -> int | None:
     """The step in a committed name, None for every other name (`best`, `step_12a`, `step_600.tmp`, `Step_7`)."""
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def parse_attempt_of_step_name(name: str) -> int:
+    """The attempt in a committed name (`step_400.a7`), 0 where it names none."""
+    match = _STEP.fullmatch(name)
+    return int(match[2] or 0) if match else 0
 
 
 def temporary_name(step: int, attempt: int) -> str:

@@ -106,6 +106,55 @@ def test_b04_stock_with_a_shard_gone_or_an_empty_metadata_is_refused(tmp_path: P
     assert inspect(directory, job_uids=UIDS).state == "refused"
 
 
+def recorded(directory: Path, **changes: object) -> Path:
+    """A stock checkpoint with the record of a run: run 4 of its folder saved step 40."""
+    stock.make_stock_checkpoint(directory)
+    run = replace(records.Run(records.FORMAT, "", 4, 40, ((2, 30),), 2), **changes)  # type: ignore[arg-type]
+    (directory / "run.json").write_text(codec.dumps(records.sealed_run(run)))
+    return directory
+
+
+def test_outside_a_cluster_a_record_says_which_run_made_it(tmp_path: Path) -> None:
+    directory = recorded(tmp_path / "step_7")
+    record = records.parse_run((directory / "run.json").read_bytes())
+    assert inspect(directory, job_uids=None) == Verdict("step_7", "complete", "", 40, record.id, 4, ((2, 30),), 2000, 2)
+    (directory / "__0_0.distcp").unlink()
+    verdict = inspect(directory, job_uids=None)
+    assert (verdict.state, verdict.attempt, verdict.reason) == ("refused", 4, "__0_0.distcp is missing")
+    (directory / ".metadata").unlink()
+    verdict = inspect(directory, job_uids=None)
+    assert (verdict.state, verdict.attempt) == ("incomplete", 4)
+
+
+def test_in_a_cluster_a_record_is_nothing(tmp_path: Path) -> None:
+    directory = recorded(tmp_path / "step_7")
+    (directory / "run.json").write_text("damaged")
+    assert inspect(directory, job_uids=UIDS) == Verdict("step_7", "complete", "", 7, bytes=2000)
+
+
+def test_a_damaged_record_makes_no_import(tmp_path: Path) -> None:
+    directory = recorded(tmp_path / "step_7")
+    whole = (directory / "run.json").read_text()
+    for text in ("", "[]", whole.replace('"step":40', '"step":41')):
+        (directory / "run.json").write_text(text)
+        verdict = inspect(directory, job_uids=None)
+        assert (verdict.state, verdict.attempt, verdict.id) == ("refused", 0, "")
+        assert verdict.reason.startswith("run.json is damaged: ")
+    recorded(tmp_path / "step_8", format=2)
+    assert "format: 2 is not known here" in inspect(tmp_path / "step_8", job_uids=None).reason
+    (directory / "run.json").unlink()
+    (directory / "run.json").symlink_to(tmp_path / "step_8" / "run.json")
+    assert inspect(directory, job_uids=None).state == "refused"
+    (directory / ".metadata").unlink()
+    assert inspect(directory, job_uids=None).state == "incomplete"
+
+
+def test_outside_a_cluster_any_jobs_checkpoint_counts(ours: Path) -> None:
+    assert inspect(ours, job_uids=None) == inspect(ours, job_uids=UIDS)
+    os.truncate(ours / ".metadata", 1)
+    assert inspect(ours, job_uids=None).state == "refused"
+
+
 def test_b29_stock_whose_metadata_is_a_link_or_a_gigabyte_is_refused(tmp_path: Path) -> None:
     directory = stock.make_stock_checkpoint(tmp_path / "step_7")
     shutil.move(directory / ".metadata", tmp_path / "outside")

@@ -3,11 +3,12 @@
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cluster_kit as kit
 import everstep
-from everstep.places import MemoryPlace
+from everstep.places import MemoryPlace, require_room
 from everstep_protocol import names, plan
 from models import sharded_odd_shapes
 from ranks import run_ranks
@@ -61,6 +62,19 @@ def check_two_ranks_of_a_pod_take_a_failed_save_away_at_once(folder: Path) -> No
         thread.join()
     assert failures == []
     assert place(pod).num_waiting() == 0
+
+
+def check_a_volume_that_reports_nothing_is_not_full(folder: Path) -> None:
+    (pod,) = kit.make_pods(folder, 1)
+    statvfs = os.statvfs
+    try:
+        os.statvfs = lambda path: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=4096)
+        assert place(pod).free_bytes() is None
+        assert require_room(place(pod), 2**60) == ""
+        os.statvfs = lambda path: SimpleNamespace(f_blocks=1, f_bavail=0, f_frsize=4096)
+        assert "0.0 MiB are free" in require_room(place(pod), 1)
+    finally:
+        os.statvfs = statvfs
 
 
 def run(until: int, checkpointer: everstep.Checkpointer, counter: dict[str, Any]) -> list[int]:

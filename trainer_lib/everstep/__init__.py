@@ -5,7 +5,8 @@
     for step in checkpointer.steps(until=10_000): ...
 
 Importing this package imports no torch: the launcher, which lives in it too, must run where there is none.
-Order of reading: `checkpointer`, `data` (with `sampling`), `saving`, `restoring`, `state`, `engine` (with `dcp_engine`), `places`.
+Order of reading: `checkpointer`, `data` (with `sampling`; `loader`; `stream` with `lanes`), `saving`, `restoring`, `state`,
+`engine` (with `dcp_engine`), `places`.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ class ElasticSampler:
         """
         from everstep.loader import Loader
 
-        require_positive("ElasticSampler.loader", micro_batch=micro_batch)
+        ahead = options.get("prefetch_factor")
+        require_positive("ElasticSampler.loader", micro_batch=micro_batch, prefetch_factor=ahead)
         return Loader(self, dataset, micro_batch=micro_batch or self._micro_batch, num_workers=num_workers, **options)
 
     def deal(self, step: int, micro_batch: int | None) -> Schedule:

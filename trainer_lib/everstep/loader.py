@@ -51,6 +51,7 @@ class Loader:
         self._micro_batch = micro_batch
         self._threaded = num_workers == 0
         self._depth = int((options.pop("prefetch_factor", None) or 2) if self._threaded else 0)
+        self._keeps_workers = bool(options.get("persistent_workers"))
         self._walk = _Walk()
         self._make: Callable[[], Any] = functools.partial(
             DataLoader,
@@ -61,6 +62,7 @@ class Loader:
             **options,
         )
         self._loader: Any = self._make()  # now: what torch refuses is told where it was written
+        self._iterator: Any = None
         self._cursor: StepCursor | None = None
 
     def micro_batches(self, step: int) -> Iterator[tuple[Any, float]]:
@@ -74,7 +76,8 @@ class Loader:
     def close(self) -> None:
         """End workers and thread. The next step asked for starts them again."""
         self._stop()
-        self._loader = None
+        _end_workers(self._iterator)
+        self._loader = self._iterator = None
 
     def __enter__(self) -> Loader:
         return self
@@ -92,12 +95,16 @@ class Loader:
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             cursor.close()
+        if not self._keeps_workers:
+            _end_workers(self._iterator)
 
     def _start(self, step: int, schedule: Schedule) -> StepCursor:
         self._walk.begin(step, schedule)
-        self._loader = self._loader or self._make()
+        if self._loader is None:
+            self._loader = self._make()
         num_each = len(schedule.pieces(step))
-        batches = _with_place(iter(self._loader), schedule, step, num_each)
+        self._iterator = iter(self._loader)
+        batches = _with_place(self._iterator, schedule, step, num_each)
         ahead = Prefetcher(batches, depth=self._depth, on_start=_on_same_device()) if self._threaded else batches
         return StepCursor(ahead, step=step, num_each=num_each)
 
@@ -136,6 +143,13 @@ def _with_place(batches: Iterator[Any], schedule: Schedule, step: int, num_each:
                 tell_where(error, f"while loading the samples with index {told}{more} of step {now}")
                 raise
             yield batch
+
+
+def _end_workers(iterator: Any) -> None:
+    """What dropping the last reference does; after a failure its traceback holds others, for as long as it likes."""
+    end = getattr(iterator, "_shutdown_workers", None)
+    if end is not None:
+        end()
 
 
 def _on_same_device() -> Callable[[], None] | None:

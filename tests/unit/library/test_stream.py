@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from everstep.data import ElasticStream
-from everstep.lanes import Lane, Position, Route
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,17 +121,6 @@ def test_the_order_never_changes_between_versions() -> None:
     assert [shard for shard, _ in dealt[1::2]] == [5, 5, 7, 7, 1, 1, 3, 3]
     plain = undisturbed([1] * 6, 4, global_batch=2, shuffle=False)
     assert plain == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (0, 0), (1, 0)]
-
-
-def test_epochs_and_lanes_shuffle_differently() -> None:
-    route = Route(60, 2, seed=0, shuffle=True)
-    walks = {
-        tuple(route.shard(lane, Position(epoch, place)) // 2 for place in range(30))
-        for lane in (0, 1)
-        for epoch in range(3)
-    }
-    assert len(walks) == 6
-    assert all(sorted(walk) == list(range(30)) for walk in walks)
 
 
 def test_a_state_holds_the_ranks_own_lanes_and_waits_for_no_other_rank() -> None:
@@ -251,13 +239,6 @@ def test_a_lane_without_any_sample_is_an_error_not_a_loop() -> None:
     beyond = make(Shards([0, 0]), global_batch=1, lanes=1, rank=1, world=2)
     with pytest.raises(ValueError, match="lane 0 has no sample"):
         list(beyond.micro_batches(0))
-
-
-def test_a_lane_that_stands_at_the_end_of_its_only_shard_with_samples_goes_on() -> None:
-    shards = Shards([0, 2, 0])
-    lane = Lane(0, Route(3, 1, seed=0, shuffle=False), range(3), shards.read, Position(4, 1, 2))
-    assert list(itertools.islice(lane.samples(), 3)) == [(1, 0), (1, 1), (1, 0)]
-    assert lane.position == (6, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@
     for step in checkpointer.steps(until=10_000): ...
 
 Importing this package imports no torch: the launcher, which lives in it too, must run where there is none.
-Order of reading: `checkpointer`, `run`, `data` (with `sampling`), `saving`, `restoring`, `state`, `engine` (with `dcp_engine`),
-`places`, `folder` (with `folder_runs` and `folder_lock`).
+Order of reading: `checkpointer`, `run`, `data` (with `sampling`; `loader`; `stream` with `lanes`), `saving`, `restoring`, `state`,
+`engine` (with `dcp_engine`), `places`, `folder` (with `folder_runs` and `folder_lock`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Which sample is the p-th of all epochs, and which rank takes which samples of a step. Pure integers, no torch.
 
-The global order does not depend on the world: a position in it (samples consumed) is all there is to save.
+The global order does not depend on the world, and the position of a step in it not on who has asked for which step before: a
+step and its position are all there is to save.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _ROUNDS = 6
 _MASK = (1 << 64) - 1
@@ -88,15 +89,17 @@ class Piece:
     weight: float
 
 
-def pieces(start: int, global_batch: int, *, rank: int, world: int, micro_batch: int | None) -> list[Piece]:
+def pieces(
+    start: int, global_batch: int, *, rank: int, world: int, micro_batch: int | None, unit: int = 1
+) -> list[Piece]:
     """A rank's micro batches of the step that begins at position `start`; as many on every rank.
 
     The weight of a micro batch of b samples is b * world / global_batch: gradients of loss means times weights, summed over a
     rank's micro batches and averaged over ranks, are the gradient of the mean over the global batch. A rank that has run out
-    of samples repeats one with weight 0.
+    of samples repeats one with weight 0. Samples are shared out in runs of `unit`, which divides the global batch.
     """
-    first, last = share(global_batch, rank, world)
-    largest = -(-global_batch // world)
+    first, last = (unit * end for end in share(global_batch // unit, rank, world))
+    largest = unit * -(-global_batch // unit // world)
     size = micro_batch or largest
     return [_piece(start, first + offset, last, size, world / global_batch) for offset in range(0, largest, size)]
 
@@ -107,3 +110,50 @@ def _piece(start: int, first: int, last: int, size: int, scale: float) -> Piece:
         padding = start + max(0, last - 1)
         return Piece(padding, padding + 1, 0.0)
     return Piece(start + first, start + stop, (stop - first) * scale)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many samples come before a step: `position` before `step`, and `global_batch` more with each step from there on.
+
+    `step` None: the first step that is asked for has this position.
+    """
+
+    global_batch: int
+    step: int | None = 0
+    position: int = 0
+
+    def begun(self, step: int) -> Pace:
+        """The same pace with a base step: `step`, where it has none."""
+        return replace(self, step=step) if self.step is None else self
+
+    def at(self, step: int) -> int:
+        """The position of `step`. Raises ValueError before the base: nobody knows the global batch of those steps."""
+        base = step if self.step is None else self.step
+        if step < base:
+            raise ValueError(
+                f"step {step} comes before step {base}, where the restored position is: number the steps through over "
+                "all runs, as Checkpointer.steps() does"
+            )
+        return self.position + (step - base) * self.global_batch
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which samples a rank takes in which step: a pure function of the step."""
+
+    order: Order
+    pace: Pace
+    rank: int
+    world: int
+    micro_batch: int | None
+
+    def pieces(self, step: int) -> list[Piece]:
+        """The rank's micro batches as positions."""
+        return pieces(
+            self.pace.at(step), self.pace.global_batch, rank=self.rank, world=self.world, micro_batch=self.micro_batch
+        )
+
+    def indices(self, step: int) -> list[tuple[list[int], float]]:
+        """The rank's micro batches as (indices of the dataset, weight)."""
+        return [(self.order.samples(piece.start, piece.stop), piece.weight) for piece in self.pieces(step)]

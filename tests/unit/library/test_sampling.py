@@ -79,6 +79,19 @@ def test_every_rank_has_as_many_micro_batches_and_weights_are_the_mean(
         assert start <= piece.start < start + global_batch
 
 
+@given(st.integers(1, 12), st.integers(1, 5), st.integers(1, 9), st.one_of(st.none(), st.integers(1, 20)))
+def test_units_are_never_divided_between_ranks(num_units: int, unit: int, world: int, micro_batch: int | None) -> None:
+    total = num_units * unit
+    by_rank = [pieces(0, total, rank=rank, world=world, micro_batch=micro_batch, unit=unit) for rank in range(world)]
+    assert len({len(found) for found in by_rank}) == 1
+    kept = [[piece for piece in found if piece.weight] for found in by_rank]
+    assert [place for found in kept for piece in found for place in range(piece.start, piece.stop)] == list(
+        range(total)
+    )
+    assert all(found[-1].stop % unit == 0 for found in kept if found)
+    assert sum(piece.weight for found in kept for piece in found) == pytest.approx(world)
+
+
 def deal(sampler: ElasticSampler, step: int) -> list[int]:
     return [index for indices, weight in sampler.micro_batch_indices(step) if weight for index in indices]
 
@@ -127,6 +140,95 @@ def test_the_same_step_again_gives_the_same_samples() -> None:
     assert not set(deal(sampler, 1)) & set(first)
 
 
+def test_tr10_the_position_counts_steps_not_calls() -> None:
+    """A DataLoader that prefetches has asked for five steps when one is trained."""
+    sampler = ElasticSampler(101, global_batch=4)
+    asked = [deal(sampler, step) for step in range(5)]
+    assert sampler.state_dict_at(1)["samples_consumed"] == 4
+    assert sampler.state_dict()["samples_consumed"] == sampler.samples_consumed == 20
+    resumed = ElasticSampler(101, global_batch=4)
+    resumed.load_state_dict(sampler.state_dict_at(1))
+    assert resumed.samples_consumed == 4
+    assert [deal(resumed, step) for step in range(1, 5)] == asked[1:]
+
+
+@given(
+    st.lists(st.integers(0, 40), max_size=12),
+    st.integers(0, 40),
+    st.one_of(
+        st.just({}), st.fixed_dictionaries({"step": st.integers(0, 20), "samples_consumed": st.integers(0, 500)})
+    ),
+)
+def test_tr10_what_was_asked_before_changes_no_step_and_no_state(
+    asked: list[int], step: int, restored: dict[str, int]
+) -> None:
+    """Any steps, in any order, as often as one likes."""
+    fresh, busy = ElasticSampler(37, global_batch=5), ElasticSampler(37, global_batch=5)
+    for sampler in (fresh, busy):
+        sampler.load_state_dict({**sampler.state_dict(), **restored})
+    first = restored.get("step", 0)
+    for other in asked:
+        deal(busy, first + other)
+    assert busy.micro_batch_indices(first + step) == fresh.micro_batch_indices(first + step)
+    assert busy.state_dict_at(first + step) == fresh.state_dict_at(first + step)
+    assert busy.state_dict_at(first)["samples_consumed"] == restored.get("samples_consumed", 0)
+    assert busy.samples_consumed == busy.state_dict_at(max([step, *asked]) + first + 1)["samples_consumed"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6), st.integers(0, 4)), min_size=1, max_size=6),
+    st.integers(1, 13),
+    st.integers(1, 60),
+)
+def test_tr10_any_worlds_depths_and_saves_deal_the_order_of_an_undisturbed_run(
+    attempts: list[tuple[int, int, int]], global_batch: int, length: int
+) -> None:
+    """Each attempt: a world, which trains some steps and then loses what it had dealt ahead."""
+    step, dealt, state = 0, [], ElasticSampler(length, global_batch=global_batch).state_dict_at(0)
+    for world, num_steps, ahead in attempts:
+        ranks = [ElasticSampler(length, global_batch=global_batch, rank=rank, world=world) for rank in range(world)]
+        for sampler in ranks:
+            sampler.load_state_dict(state)
+        batches = [[deal(sampler, step + place) for place in range(num_steps + ahead)] for sampler in ranks]
+        dealt += [index for place in range(num_steps) for batch in batches for index in batch[place]]
+        step += num_steps
+        states = [sampler.state_dict_at(step) for sampler in ranks]
+        assert len({str(one) for one in states}) == 1
+        state = states[0]
+    alone = ElasticSampler(length, global_batch=global_batch)
+    assert dealt == [index for place in range(step) for index in deal(alone, place)]
+    epochs, rest = divmod(len(dealt), length)
+    assert sorted(dealt[: epochs * length]) == sorted(list(range(length)) * epochs)
+    assert len(set(dealt[epochs * length :])) == rest
+
+
+def test_tr10_a_changed_global_batch_goes_on_exactly_at_the_position() -> None:
+    before = ElasticSampler(50, global_batch=8)
+    first = [index for step in range(3) for index in deal(before, step)]
+    after = ElasticSampler(50, global_batch=13)
+    after.load_state_dict(before.state_dict_at(3))
+    rest = [index for step in (3, 4) for index in deal(after, step)]
+    assert sorted(first + rest) == list(range(50))
+    assert after.state_dict_at(5)["samples_consumed"] == 50
+    assert after.epoch == 1
+    with pytest.raises(ValueError, match="step 2 comes before step 3"):
+        after.micro_batch_indices(2)
+
+
+def test_a_state_of_0_1_0_begins_at_the_first_step_that_is_asked_for() -> None:
+    old = {"samples_consumed": 24, "length": 50, "seed": 0, "shuffle": True, "global_batch": 8}
+    sampler, alone = ElasticSampler(50, global_batch=8), ElasticSampler(50, global_batch=8)
+    sampler.load_state_dict(old)
+    assert sampler.samples_consumed == sampler.state_dict()["samples_consumed"] == 24
+    again = ElasticSampler(50, global_batch=8)
+    again.load_state_dict(sampler.state_dict())
+    assert again.samples_consumed == 24
+    assert sampler.state_dict_at(7)["samples_consumed"] == 24, "asking for a state is no step"
+    assert deal(sampler, 1003) == deal(alone, 3)
+    assert deal(sampler, 1004) == deal(alone, 4)
+    assert sampler.state_dict_at(1005)["samples_consumed"] == 40
+
+
 def test_a_position_in_another_order_is_refused() -> None:
     state = ElasticSampler(30, global_batch=4, seed=1).state_dict()
     with pytest.raises(ValueError, match="length was 30, now is 31, seed was 1, now is 2"):
@@ -143,6 +245,7 @@ def test_a_position_in_another_order_is_refused() -> None:
         {"length": 1, "global_batch": 0},
         {"length": 1, "global_batch": 1, "micro_batch": 0},
         {"length": 9, "global_batch": 1, "rank": 0},
+        {"length": 9, "global_batch": 1, "rank": 2, "world": 2},
     ],
 )
 def test_impossible_samplers_are_refused(arguments: dict[str, int]) -> None:

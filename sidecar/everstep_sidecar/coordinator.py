@@ -223,7 +223,11 @@ class Coordinator:
     async def _settle(self) -> None:
         await asyncio.sleep(COLLECT_SECONDS)
         await self._pod.changes.wait(self._has_own_cause, COLLECT_CAUSE_SECONDS)
-        self.end(causes.over_of(causes.first_cause(tuple(self._reports)), self._plan))
+        first = causes.first_cause(tuple(self._reports))
+        self.end(causes.over_of(first, self._plan, is_saved=self._is_on_storage(first.exited.finished_step)))
+
+    def _is_on_storage(self, step: int) -> bool:
+        return step <= self._plan.resume.step or self.commits.is_committed(step)
 
     def _has_own_cause(self) -> bool:
         return any(report.exited.cause != "peer-lost" for report in self._reports)

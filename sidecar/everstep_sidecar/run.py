@@ -27,6 +27,7 @@ from everstep_sidecar.store import go as go_files
 from everstep_sidecar.verification import Verification
 
 LOOK_SECONDS = 2.0  # R31: how often a member that has finished looks for the word that all have, where nobody tells it
+DRAIN_SECONDS = 30.0  # R31: for so long the last save may still be on its way when the script fails after its last step
 RESENT_SECONDS = 1.0  # after a restart: how long a launcher may take to say again how the attempt ended
 _log = logging.getLogger(__name__)
 
@@ -215,6 +216,10 @@ class AttemptRun:
         self._stage = "ended"
         self._pod.changes.bump()
         died_at = time.monotonic()
+        if self._finished_step >= 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_SECONDS):
+                    await self.saver.drained()
         tries = 0
         while True:
             with contextlib.suppress(Unanswered, Refused):
@@ -229,10 +234,11 @@ class AttemptRun:
         end: local.ProcessExited | None,
         age_seconds: float,
     ) -> Exited:
+        attempt, step = self._plan.attempt, self._finished_step
         if end is None:
-            return Exited(self._plan.attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds)
+            return Exited(attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds, step)
         return Exited(
-            self._plan.attempt,
+            attempt,
             end.rank,
             cause,
             end.exit_code,
@@ -240,7 +246,14 @@ class AttemptRun:
             end.oom_killed,
             end.last_lines[-2048:],
             age_seconds,
+            step,
         )
+
+    @property
+    def _finished_step(self) -> int:
+        """The last step that the script asked for, -1: not all ranks of this pod have saved it. It may be the resume's."""
+        training = self.training()
+        return max(training.step, self._plan.resume.step) if training.phase == "finished" else -1
 
     async def _finish(self) -> None:
         """R31: finished is said only after this pod's last snapshot is committed; the launcher stays until the coordinator knows."""

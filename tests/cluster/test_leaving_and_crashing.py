@@ -1,4 +1,5 @@
-"""Pods that leave with notice cost nothing; trainers that die cost a restart in place; trainers that never work end the job."""
+"""Pods that leave with notice cost nothing; trainers that die cost a restart in place, or nothing after their last step; trainers
+that never work end the job."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from kit.waiting import wait_until
 STEPS = 1500
 
 
-def test_drain_then_killed_trainer(space: Space) -> None:
+def test_drain_then_killed_trainer_then_a_crash_at_exit(space: Space) -> None:
     cluster = space.cluster
     job = space.job(
         "leaving",
         command=["torchrun", "--nproc-per-node=1", "/scripts/trainer_probe.py"],
-        env=reference.environment(steps=STEPS, global_batch=24) | {"STEP_SECONDS": "0.15"},
+        env=reference.environment(steps=STEPS, global_batch=24) | {"STEP_SECONDS": "0.15", "DIES_AT_EXIT": "1"},
         grace_seconds=20,
     )
     first = job.wait_training(4)
@@ -36,12 +37,17 @@ def test_drain_then_killed_trainer(space: Space) -> None:
     crashed = job.wait_training(4, after_attempt=grown, hang_seconds=90)
     assert pod_uids(job) == pods, "a crash is repaired in place"
     assert job.history()[-1]["cause"] == "crash"
-    assert job.status()["restarts"]["crash"] == 1
+    restarts = job.status()["restarts"]
+    assert restarts["crash"] == 1
 
     reference.hurry(space.records)
     job.wait_phase("Succeeded", hang_seconds=240)
     print_ledger(job)
+    assert (space.records / f"died-at-exit-{crashed}").exists(), (
+        "R31: rank 0 was killed after its last step, and had finished"
+    )
     assert job.attempt() == crashed
+    assert job.status()["restarts"] == restarts
     assert job.final_lineage().steps == list(range(STEPS))
 
 

@@ -41,7 +41,7 @@ class PortChosen:
 
 @dataclass(frozen=True)
 class ProcessExited:
-    """The first process of the attempt that ended with anything but exit code 0. The others are stopped by the launcher."""
+    """The first process of the attempt that ended badly: not as `Finished` says. The others are stopped by the launcher."""
 
     attempt: int
     rank: int
@@ -54,7 +54,7 @@ class ProcessExited:
 
 @dataclass(frozen=True)
 class Finished:
-    """Every process of the attempt ended with exit code 0."""
+    """R31: every process of the attempt ended with exit code 0, or was killed or lost its peers after its last step was saved."""
 
     attempt: int
 

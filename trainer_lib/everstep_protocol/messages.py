@@ -170,6 +170,9 @@ class Exited:
     oom_killed: bool
     last_lines: str  # at most 2 KiB
     age_seconds: float  # since it died, by the sender's monotonic clock
+    finished_step: int = (
+        -1
+    )  # the last step that the script asked for, where all ranks of the pod had finished it; -1: not so far
 
 
 @dataclass(frozen=True)

@@ -26,21 +26,31 @@ def first_cause(reports: tuple[Report, ...]) -> Report:
     return min(reports, key=lambda report: (_rank_of_evidence(report.exited), report.died_at))
 
 
-def over_of(report: Report, plan: Plan) -> Over:
-    """How the attempt ended, for machines and for people."""
+def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
+    """How the attempt ended, for machines and for people. `is_saved`: the step that the report calls finished is on storage."""
     exited = report.exited
-    return Over(exited.cause, describe(report, plan), uid=report.uid, rank=exited.rank)
+    return Over(exited.cause, describe(report, plan, is_saved=is_saved), uid=report.uid, rank=exited.rank)
 
 
-def describe(report: Report, plan: Plan) -> str:
-    """`rank 2 (pod w3 on node-1) exited with code 1: <last lines>`."""
+def describe(report: Report, plan: Plan, *, is_saved: bool) -> str:
+    """`rank 2 (pod w3 on node-1) exited with code 1: <last lines>`, and that training was complete, where it was (R31)."""
     exited = report.exited
     member = plan.member(report.uid)
     where = f"pod w{member.id} on {member.node}" if member else f"pod {report.uid}"
     is_gone = exited.cause == "launcher-gone"
     head = f"the trainer container of {where} is gone" if is_gone else f"rank {exited.rank} ({where}) {_end(exited)}"
+    if exited.finished_step > 0:
+        head = f"{head}; {_completeness(exited.finished_step, is_saved=is_saved)}"
     last_lines = exited.last_lines.strip()
     return f"{head}: {last_lines}" if last_lines else head
+
+
+def _completeness(step: int, *, is_saved: bool) -> str:
+    saved = "done and saved" if is_saved else "done, but the last save did not reach the storage"
+    return (
+        f"all steps that the script asked for (step {step}) are {saved}; it fails after its last step: "
+        "correct or take out what the script does after its loop"
+    )
 
 
 def _rank_of_evidence(exited: Exited) -> int:

@@ -1,11 +1,12 @@
 """A trainer that writes down what it did: one JSON line a step and rank in $RECORD_DIR. Deterministic at any world size.
 
 Environment: STEPS (200), GLOBAL_BATCH (24), DATASET (960 samples), SEED (0), STEP_SECONDS (0: how long a step takes at least; while
-$RECORD_DIR/hurry exists it is ignored).
+$RECORD_DIR/hurry exists it is ignored), DIES_AT_EXIT (set: after the last step rank 0 leaves `died-at-exit-<attempt>` and kills itself).
 """
 
 import json
 import os
+import signal
 import socket
 import time
 from pathlib import Path
@@ -54,6 +55,12 @@ def read_attempt() -> int:
     return json.loads(Path(plan).read_text())["attempt"] if plan else 0
 
 
+def die(records: Path, attempt: int) -> None:
+    """As a library that crashes in its clean-up."""
+    (records / f"died-at-exit-{attempt}").touch()
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     rank, world, attempt = dist.get_rank(), dist.get_world_size(), read_attempt()
@@ -87,6 +94,10 @@ def main() -> None:
             file.write(json.dumps({**line, "node": node, "at": time.time()}) + "\n")
             if not (records / "hurry").exists():
                 time.sleep(max(0.0, began + STEP_SECONDS - time.monotonic()))
+    if "DIES_AT_EXIT" in os.environ:
+        dist.barrier()  # all have said that they finished
+        if rank == 0:
+            die(records, attempt)
     dist.destroy_process_group()
 
 

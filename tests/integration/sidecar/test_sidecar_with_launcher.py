@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from everstep_protocol import names
+from everstep_protocol.plan import Plan
 from everstep_sidecar.inject import inject
-from integration.sidecar.sidecar_harness import HANG_SECONDS, Pod, World, until
+from integration.sidecar.sidecar_harness import HANG_SECONDS, Pod, Trainer, World, until
 
 SCRIPT = """
 import os, pathlib, sys, time
@@ -24,6 +25,8 @@ while not (folder / "end").exists():
     if (folder / f"crash-{rank}").exists():
         (folder / f"crash-{rank}").unlink()
         sys.exit("the data set is empty")
+    if (folder / f"segv-{rank}").exists():
+        os.kill(os.getpid(), 11)
     time.sleep(0.01)
 """
 
@@ -64,12 +67,13 @@ def launchers(tmp_path: Path) -> Iterator[RealLaunchers]:
     found.close()
 
 
-def _begin(world: World, attempt: int) -> None:
+def _begin(world: World, attempt: int) -> Plan:
     answer = world.prepare(world.pods[0], attempt)
     assert answer.outcome == "ready", answer
     one = world.plan(attempt, world.pods, answer.resume)
     for pod in world.pods:
         pod.publish(one)
+    return one
 
 
 def _starts(folder: Path) -> list[int]:
@@ -95,3 +99,27 @@ def test_start_crash_start_again_finish(make_world, launchers):
     words = [json.loads((pod.base / "termination").read_text()) for pod in world.pods]
     assert [(word["attempt"], word["result"]) for word in words] == [(2, "finished")] * 2
     assert len(set((launchers.folder / "started-0").read_text().split())) > 3  # another port each time
+
+
+def test_r31_a_trainer_that_is_killed_after_the_last_commit_has_finished(make_world, launchers):
+    world = make_world(2, launchers=False)
+    for pod in world.pods:
+        launchers.start(pod)
+    one = _begin(world, 1)
+    until(lambda: _starts(launchers.folder) == [1, 1], "both ranks run")
+    trainers = [Trainer(pod.memory, rank, 0, one) for rank, pod in enumerate(world.pods)]
+    for trainer in trainers:
+        trainer.report(60, "saving")
+    places = [trainer.snapshot(60) for trainer in trainers]
+    until(lambda: not any(place.exists() for place in places), "the last save is committed")
+    for trainer in trainers:
+        trainer.report(60, "finished")
+    (launchers.folder / "segv-0").touch()
+    log = world.pods[0].base / "launcher.log"
+    until(lambda: "rank 0 was killed by signal 11 (SIGSEGV) after its last step" in log.read_text(), "its death")
+    (launchers.folder / "end").touch()
+    assert [process.wait(HANG_SECONDS) for process in launchers.processes] == [0, 0]
+    status = world.pods[0].status()
+    assert (status.finished, status.over, status.attempt) == (True, None, 1)
+    assert [info.step for info in status.checkpoints] == [60]
+    assert _starts(launchers.folder) == [1, 1]

@@ -19,6 +19,7 @@ def test_r7_stop_is_confirmed_although_the_last_process_has_just_died_by_itself(
     trainers = Trainers(
         loop,
         Console(loop),
+        explain_finish=lambda failure: None,
         on_failed=lambda failure: told.append("failed"),
         on_gone=lambda: told.append("gone"),
         adopts_orphans=False,

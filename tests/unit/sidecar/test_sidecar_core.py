@@ -88,8 +88,8 @@ def test_r7_a_restarted_coordinator_goes_on_only_if_its_trainers_never_noticed(n
     assert (on, state.gone, state.over is None) == (goes_on, True, goes_on)
 
 
-def _exited(cause="crash", *, rank=1, code=1, signal=None, oom=False, lines="boom") -> Exited:
-    return Exited(1, rank, cause, code, signal, oom, lines, 0.0)
+def _exited(cause="crash", *, rank=1, code=1, signal=None, oom=False, lines="boom", finished=-1) -> Exited:
+    return Exited(1, rank, cause, code, signal, oom, lines, 0.0, finished)
 
 
 PEER_LOST = Report("a", _exited("peer-lost", rank=0), 1.0)
@@ -123,11 +123,29 @@ def test_r32_what_the_others_see_of_a_failure_is_not_its_cause(reports, first):
     ],
 )
 def test_an_end_is_said_in_one_sentence_and_the_last_lines(report, message):
-    assert causes.over_of(report, PLAN) == Over(report.exited.cause, message, uid=report.uid, rank=report.exited.rank)
+    expected = Over(report.exited.cause, message, uid=report.uid, rank=report.exited.rank)
+    assert causes.over_of(report, PLAN, is_saved=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_saved", "saved"), [(True, "done and saved"), (False, "done, but the last save did not reach the storage")]
+)
+def test_r31_an_end_after_the_last_step_says_that_training_was_complete(is_saved, saved):
+    report = Report("b", _exited(finished=60), 1.0)
+    assert causes.describe(report, PLAN, is_saved=is_saved) == (
+        f"rank 1 (pod w1 on node-1) exited with code 1; all steps that the script asked for (step 60) are {saved}; "
+        "it fails after its last step: correct or take out what the script does after its loop: boom"
+    )
+
+
+def test_r31_a_script_without_steps_is_not_said_to_have_done_them():
+    message = causes.describe(Report("b", _exited(finished=0), 1.0), PLAN, is_saved=True)
+    assert message == "rank 1 (pod w1 on node-1) exited with code 1: boom"
 
 
 def test_an_oom_kill_says_what_to_do():
-    assert "memory limit" in causes.describe(Report("b", _exited(oom=True, signal=9), 1.0), PLAN)
+    report = Report("b", _exited(oom=True, signal=9), 1.0)
+    assert "memory limit" in causes.describe(report, PLAN, is_saved=True)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from everstep_protocol import codec, local
+from everstep_protocol import codec, local, names
 from everstep_protocol.command import UserCommand, parse_command
 
-from everstep.launcher import environment, processes
+from everstep.launcher import environment, finish, processes
 from everstep.launcher.cause import Failure
 from everstep.launcher.environment import ENV_PLACEMENT, ENV_SHIM_REPORT, Placement
 from everstep.launcher.interpreter import find_interpreter
 from everstep.launcher.loop import Loop
 from everstep.launcher.output import Console
+from everstep.launcher.pages import Pages
 from everstep.launcher.processes import Launch
 from everstep.launcher.trainers import Trainers
 
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         launches = _build_launches(command, placement, _clean(os.environ))
         if len(launches) == 1:
             return _become(launches[0])
-        return _run(launches, placement, Path(os.environ[ENV_SHIM_REPORT]))
+        return _run(launches, placement, wrapped=command.no_python)
     except (ValueError, OSError) as error:
         print(f"everstep: {error}", file=sys.stderr)
         return _REFUSED
@@ -75,19 +76,26 @@ def _become(launch: Launch) -> int:
     os.execve(path, launch.argv, dict(launch.environment))
 
 
-def _run(launches: Sequence[Launch], placement: Placement, report: Path) -> int:
+def _run(launches: Sequence[Launch], placement: Placement, *, wrapped: bool) -> int:
     for number in _IGNORED:  # they reach the ranks by themselves: one group
         signal.signal(number, signal.SIG_IGN)
     loop = Loop()
     console = Console(loop)
     codes: list[int] = []
+    report = Path(os.environ[ENV_SHIM_REPORT])
+    pages = Pages(Path(os.environ[names.ENV_MEMORY]), placement.attempt, placement.ranks)
 
     def failed(failure: Failure) -> None:
         codes.append(failure.exit.exit_code or 128 + (failure.exit.signal or 0))
         _write_report(report, placement.attempt, failure)
 
     trainers = Trainers(
-        loop, console, on_failed=failed, on_gone=lambda: loop.stop(codes[0] if codes else 0), adopts_orphans=False
+        loop,
+        console,
+        explain_finish=lambda failure: finish.explain_rank(failure, pages, wrapped=wrapped),
+        on_failed=failed,
+        on_gone=lambda: loop.stop(codes[0] if codes else 0),
+        adopts_orphans=False,
     )
 
     def reap(number: int) -> None:

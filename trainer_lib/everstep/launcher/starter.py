@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from everstep_protocol import codec, names, shared_memory
+from everstep_protocol import codec
 from everstep_protocol.local import Start
 from everstep_protocol.plan import parse_plan
 
@@ -57,21 +57,6 @@ def address_of_peer(start: Start) -> str:
 def shim_report(settings: Settings, attempt: int) -> Path:
     """Where the torchrun shim of an attempt says which rank failed first."""
     return settings.folder / f"exited-{attempt}.json"
-
-
-def uses_library(settings: Settings, attempt: int) -> bool:
-    """Whether a trainer of this attempt reports its progress: then it saves when told so, and TERM would only end it."""
-    for local_rank in range(settings.processes):
-        page = shared_memory.Page(settings.memory / f"{names.PROGRESS_PREFIX}{local_rank}", shared_memory.Progress)
-        try:
-            page.open(create=False)
-        except OSError:
-            continue
-        record = page.read()
-        page.close()
-        if record is not None and record.attempt == attempt and record.phase != shared_memory.PHASES.index("none"):
-            return True
-    return False
 
 
 def _prepare_shell(settings: Settings, placement: Placement, common: dict[str, str]) -> Launch:

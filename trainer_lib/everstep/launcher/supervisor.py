@@ -10,12 +10,13 @@ from pathlib import Path
 
 from everstep_protocol import codec, local
 
-from everstep.launcher import host, master, processes, starter
+from everstep.launcher import finish, host, master, processes, starter
 from everstep.launcher.cause import Failure
 from everstep.launcher.interpreter import find_torchrun_interpreter
 from everstep.launcher.link import Link
 from everstep.launcher.loop import Loop
 from everstep.launcher.output import Console
+from everstep.launcher.pages import Pages
 from everstep.launcher.probe import LibuvProbe
 from everstep.launcher.reverse_dns import ReverseLookup
 from everstep.launcher.settings import Settings
@@ -45,6 +46,7 @@ class Supervisor:
         self._reverse_lookup = ReverseLookup(loop, console.say)
         self._trainers: Trainers | None = None
         self._attempt = 0  # the last that was started
+        self._pages: Pages | None = None  # of that attempt
         self._stopped = 0  # the highest that was ordered to stop
         self._stops: list[int] = []  # to be answered when nothing is left
         self._pending: local.Start | None = None
@@ -98,7 +100,7 @@ class Supervisor:
         self._end_if_idle_later()
 
     def _tell_trainers(self, trainers: Trainers, grace_seconds: float) -> None:
-        if starter.uses_library(self._settings, self._attempt):
+        if self._pages is not None and self._pages.is_any_there:
             self._waits_for_exit = True  # they save and stop at a step that all ranks agree on (R19)
         else:
             trainers.end(grace_seconds, groups=self._is_shell)
@@ -154,6 +156,7 @@ class Supervisor:
             return
         start, self._pending = self._pending, None
         self._attempt = start.attempt
+        self._pages = Pages(self._settings.memory, start.attempt, start.ranks)
         self._report = None
         self._oom_kills = host.count_oom_kills()
         clear_termination_message(self._log)
@@ -165,11 +168,23 @@ class Supervisor:
 
     def _begin(self, start: local.Start) -> None:
         launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
-        self._trainers = Trainers(self._loop, self._console, on_failed=self._failed, on_gone=self._gone)
+        self._trainers = Trainers(
+            self._loop,
+            self._console,
+            explain_finish=self._explain_finish,
+            on_failed=self._failed,
+            on_gone=self._gone,
+        )
         self._trainers.start(launches, prefixed=len(launches) > 1)
         peer = starter.address_of_peer(start)
         if peer:
             self._reverse_lookup.start(peer)
+
+    def _explain_finish(self, failure: Failure) -> str | None:
+        assert self._pages is not None
+        if self._is_shell:
+            return finish.explain_shell(failure, self._pages)
+        return finish.explain_rank(failure, self._pages, wrapped=self._settings.command.no_python)
 
     def _failed(self, failure: Failure) -> None:
         seen = self._read_shim_report() if self._is_shell else None
@@ -216,7 +231,10 @@ class Supervisor:
         kills = host.count_oom_kills()
         exited = dataclasses.replace(exited, oom_killed=kills is not None and kills > (self._oom_kills or 0))
         how = f"exit code {exited.exit_code}" if exited.signal is None else f"signal {exited.signal}"
-        self._console.say(f"attempt {exited.attempt}: rank {exited.rank} ended with {how}; the others are ended")
+        when = ""
+        if self._pages is not None and self._pages.said_finished(exited.rank):
+            when = " after its last step was saved"
+        self._console.say(f"attempt {exited.attempt}: rank {exited.rank} ended with {how}{when}; the others are ended")
         self._report = exited
         self._link.send(exited)
         self._leave_word("failed")  # should this container be killed before it can say more

@@ -18,6 +18,7 @@ _LOOK_AGAIN_SECONDS = 0.02
 class Trainers:
     """Ends all when one ends badly, and says which was the cause; says when nothing is left.
 
+    `explain_finish` is asked of every bad end: a sentence means that this process had finished, and the others go on (R31).
     `on_failed` comes once, before the others are killed, and not after `end`. `on_gone` comes once, when every process is
     reaped and, with `adopts_orphans`, everything that they started is dead, too.
     """
@@ -27,12 +28,14 @@ class Trainers:
         loop: Loop,
         console: Console,
         *,
+        explain_finish: Callable[[Failure], str | None],
         on_failed: Callable[[Failure], None],
         on_gone: Callable[[], None],
         adopts_orphans: bool = True,
     ) -> None:
         self._loop = loop
         self._console = console
+        self._explain_finish = explain_finish
         self._on_failed = on_failed
         self._on_gone = on_gone
         self._adopts_orphans = adopts_orphans
@@ -108,7 +111,12 @@ class Trainers:
     def _note(self, ended: processes.Exit) -> None:
         if ended.is_good or self._ending:
             return
-        self._failures.append(Failure(ended, self._outputs[ended.rank].last_lines()))
+        failure = Failure(ended, self._outputs[ended.rank].last_lines())
+        finish = self._explain_finish(failure)
+        if finish is not None:
+            self._console.say(finish)
+            return
+        self._failures.append(failure)
         if len(self._failures) == 1:
             self._loop.call_later(WINDOW_SECONDS, self._judge)
 

@@ -1,0 +1,52 @@
+"""R31: a process that is killed after its last step is saved has finished. What its script itself calls a failure stays one."""
+
+from __future__ import annotations
+
+import signal
+
+from everstep.launcher.cause import Failure
+from everstep.launcher.pages import Pages
+from everstep.launcher.processes import Exit
+
+_SHELL_BASE = 128  # a shell's exit code for what a signal killed is this and the signal's number
+
+
+def explain_rank(failure: Failure, pages: Pages, *, wrapped: bool) -> str | None:
+    """Why the bad end of one rank is none, in one sentence; None: it is a failure. `wrapped`: its process may be a shell script."""
+    return _explain(failure, wrapped=wrapped) if pages.said_finished(failure.exit.rank) else None
+
+
+def explain_shell(failure: Failure, pages: Pages) -> str | None:
+    """As `explain_rank`, for a shell that stands for all ranks of this pod."""
+    if not pages.all_said_finished():
+        return None
+    first, end = pages.ranks
+    if end - first > 1 and killed_by(failure.exit, wrapped=True) is None:
+        return None  # one rank's failure, and next to it what its peers said of it
+    return _explain(failure, wrapped=True)
+
+
+def killed_by(exit_: Exit, *, wrapped: bool) -> int | None:
+    """The signal that killed it; None: it ended with an exit code of its own."""
+    if exit_.signal is not None or not wrapped:
+        return exit_.signal
+    number = (exit_.exit_code or 0) - _SHELL_BASE
+    return number if number in signal.valid_signals() else None
+
+
+def _explain(failure: Failure, *, wrapped: bool) -> str | None:
+    number = killed_by(failure.exit, wrapped=wrapped)
+    if number is not None:
+        how = f"was killed by signal {number} ({_name(number)})"
+    elif failure.is_peer_lost:
+        how = "lost its connection to a peer"
+    else:
+        return None
+    return f"rank {failure.exit.rank} {how} after its last step was saved: it has finished"
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return "unknown"

@@ -94,7 +94,7 @@ def _require_fit(misfits: list[Misfits], directory: Path) -> None:
     lost = sorted(set.intersection(*(each.spare for each in misfits)), key=tree.key_of)
     told += [f"{tree.key_of(path)} has no place here: the model or the optimizer's groups changed" for path in lost]
     if told:
-        raise LoadError(f"{directory} does not fit: {listing(told, between='; ')}")
+        raise LoadError(f"{directory} does not fit: {listing(told, most=30, between='; ')}")
 
 
 def _missing(name: str, state: State, checkpoint: Checkpoint, world: World) -> str:

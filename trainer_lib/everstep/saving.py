@@ -145,11 +145,11 @@ class Saver:
         return Clock(self._seconds, time.monotonic() - self._saved_at, usual_step_seconds, self._last_gap)
 
     def _content(self, step: int) -> Flat | str:
-        """What this rank is to save, or why it cannot: a script's own state_dict may raise anything."""
+        """What this rank is to save, or why it cannot."""
         try:
             return self._state.capture(step, rank=self._world.rank)
-        except Exception as error:  # noqa: BLE001 - whatever it is fails this save and not the training
-            return str(error) if isinstance(error, StateError) else f"the state cannot be read: {error!r}"
+        except StateError as problem:
+            return str(problem)
 
     def _hindrance(self, content: Flat | str) -> str:
         """Why this rank cannot begin a save now; empty: it can."""

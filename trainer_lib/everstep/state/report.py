@@ -29,7 +29,7 @@ def require_agreement(reports: list[Report]) -> None:
     """Raises StateError that names every key on which ranks differ."""
     found = agreement.problems(reports)
     if found:
-        raise StateError(f"ranks do not agree: {listing(found, between='; ')}")
+        raise StateError(f"ranks do not agree: {listing(found, most=30, between='; ')}")
 
 
 class SaveAgreement:

@@ -37,10 +37,10 @@ class Flat:
     items: dict[str, Item] = field(default_factory=dict)
 
     def add(self, path: Path, item: Item) -> None:
-        """Raises StateError where two values have one key."""
+        """Two paths may read alike (`a.b` as one name and as two): the later one's key is told apart, its path says what it is."""
         key = key_of(path)
-        if key in self.values:
-            raise StateError(f"{key}: two values of the state have this key")
+        while key in self.values:
+            key += "~"
         self.values[key], self.paths[key], self.items[key] = item.value, path, item
 
 
@@ -84,6 +84,9 @@ class State:
             except (Unsavable, StateError) as problem:
                 wrong.append(str(problem))
                 continue
+            except Exception as error:  # noqa: BLE001 - a script's own state_dict may raise anything
+                wrong.append(f"{name}: its state cannot be read, make its state_dict() work: {error!r}")
+                continue
             for path, item in self._placed(name, captured, rank):
                 flat.add(path, item)
         for key, value in flat.values.items():
@@ -92,7 +95,7 @@ class State:
             except Unsavable as problem:
                 wrong.append(f"{key}: {problem}")
         if wrong:
-            raise StateError(f"{listing(wrong, between='; ')}; {values.REMEDY}")
+            raise StateError(f"{listing(wrong, most=30, between='; ')}; {values.REMEDY}")
         return flat
 
     def samples_consumed(self, step: int) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import io
+import pickle
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -48,9 +51,24 @@ def problem_of(tensor: Any) -> str:
         return f"a {'nested' if tensor.is_nested else str(tensor.layout).removeprefix('torch.')} tensor: only strided ones can be saved"
     if tensor.is_quantized:
         return "a quantized tensor: save its int_repr(), scale and zero point"
+    if not _can_be_stored(tensor.dtype):
+        return f"a tensor of {tensor.dtype}, which torch cannot store: view it as torch.uint8"
     if isinstance(tensor, DTensor) and any(placement.is_partial() for placement in tensor.placements):
         return "a DTensor with partial sums: redistribute it first"
     return ""
+
+
+@functools.cache
+def _can_be_stored(dtype: Any) -> bool:
+    """Some dtypes (torch.uint4, bits) are names only."""
+    try:
+        buffer = io.BytesIO()
+        torch.save(torch.empty(1, dtype=dtype), buffer)
+        torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        torch.empty(1, dtype=dtype).copy_(torch.empty(1, dtype=dtype))
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError, KeyError, pickle.UnpicklingError):
+        return False
+    return True
 
 
 def frozen(value: Any) -> Any:

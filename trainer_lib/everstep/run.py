@@ -191,9 +191,11 @@ def _require_agreement(state: State, world: World, *, compares_tensors: bool) ->
     """TR1, TR2: before the first step. What was just loaded by all from one checkpoint need not be compared."""
     if world.size == 1:
         return
-    flat = state.capture(0, rank=world.rank)
-    reports = world.gather(report_of(flat, rng.digests(rng.snapshot()), compares_tensors=compares_tensors))
-    require_agreement(reports)
+    report = None
+    with world.together("looking at the state"):
+        flat = state.capture(0, rank=world.rank)
+        report = report_of(flat, rng.digests(rng.snapshot()), compares_tensors=compares_tensors)
+    require_agreement(world.gather(report))
 
 
 def _place(setting: Cluster | Alone, world: World) -> Place:

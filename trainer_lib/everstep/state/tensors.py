@@ -60,8 +60,10 @@ def problem_of(tensor: Any) -> str:
 
 @functools.cache
 def _can_be_stored(dtype: Any) -> bool:
-    """Some dtypes (torch.uint4, bits) are names only."""
+    """Some dtypes (torch.uint4, bits) are little more than names; DCP asks for the limits of what is neither float nor bool."""
     try:
+        if not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool):
+            torch.iinfo(dtype)
         buffer = io.BytesIO()
         torch.save(torch.empty(1, dtype=dtype), buffer)
         torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
@@ -111,8 +113,8 @@ def fingerprints(tensor: Any) -> dict[str, str]:
 
 def _fingerprint(tensor: Any) -> str:
     """Two sums over the tensor's 64-bit words, one of them weighted by place: no proof against malice, enough against chance."""
-    data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    octets = data.view(torch.uint8) if data.numel() else data.new_empty(0, dtype=torch.uint8)
+    data = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    octets = data.as_strided((data.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
     whole = octets.numel() // 8 * 8
     words = octets[:whole].clone().view(torch.int64) if octets.data_ptr() % 8 else octets[:whole].view(torch.int64)
     plain, weighted = 0, 0

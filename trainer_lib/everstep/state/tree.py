@@ -59,9 +59,10 @@ def assign(live: Any, loaded: Any) -> Any:
     if type(live) is not type(loaded):
         return loaded
     if isinstance(live, dict):
-        merged = {key: assign(live.get(key), value) for key, value in loaded.items()}
+        merged = [(key, assign(live.get(key), value)) for key, value in loaded.items()]
         live.clear()
-        dict.update(live, merged)
+        for key, value in merged:
+            live[key] = value
         return live
     if isinstance(live, list):
         pairs = zip(live + [None] * len(loaded), loaded, strict=False)
@@ -193,6 +194,7 @@ def _closed(leaves: Mapping[Path, Any], shape: Shape, path: Path) -> Any:
         return collections.deque(items, shape[2]) if kind == "deque" else {"list": list, "tuple": tuple}[kind](items)
     if kind in _DICTS or kind.startswith("defaultdict"):
         made = _DICTS[kind]() if kind in _DICTS else collections.defaultdict(values.factory_of(kind.partition(".")[2]))
-        dict.update(made, {values.thaw(key): _closed(leaves, child, (*path, part)) for key, part, child in shape[1]})
+        for key, part, child in shape[1]:
+            made[values.thaw(key)] = _closed(leaves, child, (*path, part))
         return made
     return leaves[path]

@@ -89,7 +89,8 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
         return made
     if kind in (dict, collections.OrderedDict, collections.Counter):
         fresh = memo[id(value)] = kind()
-        dict.update(fresh, {_copied(key, memo): _copied(item, memo) for key, item in value.items()})
+        for key, item in value.items():
+            fresh[_copied(key, memo)] = _copied(item, memo)
         return fresh
     if kind is set:
         return {_copied(item, memo) for item in value}
@@ -167,7 +168,8 @@ def _values(trees: list[Any]) -> list[Any]:
 
 
 def _filled(made: Any, pairs: list[Any]) -> Any:
-    dict.update(made, {_value(key): _value(item) for key, item in pairs})
+    for key, item in pairs:
+        made[_value(key)] = _value(item)
     return made
 
 

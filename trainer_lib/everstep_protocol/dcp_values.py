@@ -78,7 +78,7 @@ def name_of(module: Any, name: Any) -> Name:
     kind = dcp_names.kind_of(module, name)
     if kind is None:
         raise InvalidMetadata(
-            f".metadata names {module[:80]!r} {name[:80]!r}, which DCP does not write; it was not loaded"
+            f".metadata names {f'{module[:80]}.{name[:80]}'!r}, which DCP does not write; it was not loaded"
         )
     return Name(name, kind)
 

@@ -38,7 +38,14 @@ PROPERTIES = named(METADATA_MODULE, "TensorProperties")
 GETATTR = named("builtins", "getattr")
 DTYPE = named("torch", "float32")
 CONTIGUOUS = text("TORCH_CONTIGUOUS_FORMAT")
-FIVE = DTYPE + called(LAYOUT, text("torch.strided")) + b"\x89" + called(FORMAT, b"K\x00") + b"\x89"
+STRIDED, AS_IT_IS, FALSE = called(LAYOUT, text("torch.strided")), called(FORMAT, b"K\x02"), b"\x89"
+FIVE = DTYPE + STRIDED + FALSE + AS_IT_IS + FALSE
+
+
+def with_properties(*parts: bytes) -> bytes:
+    """Code that pushes a TensorProperties of this state."""
+    return PROPERTIES + b")\x81(" + b"".join(parts) + b"tb"
+
 
 _PATH_NAMES = ("Path", "PosixPath", "WindowsPath", "PurePath", "PurePosixPath", "PureWindowsPath")
 _PATH_PARTS = ((), ("",), ("/data/ckpt",), ("/", "data", "ckpt"), ("C:\\", "ckpt"))
@@ -57,9 +64,9 @@ HARMLESS = {
     "member by name": called(GETATTR, FORMAT, CONTIGUOUS),
     "member by name, protocol 2": called(named("__builtin__", "getattr"), FORMAT, CONTIGUOUS),
     "attributes": built(RECORD, anything=b"]", modules=b"]"),
-    "properties": PROPERTIES + b")\x81(" + FIVE + b"tb",
-    "properties and strides": PROPERTIES + b")\x81(" + FIVE + b"K\x01\x85tb",
-    "properties, strides and what comes next": PROPERTIES + b")\x81(" + FIVE + b"NK\x01tb",
+    "properties": with_properties(FIVE),
+    "properties and strides": with_properties(FIVE, b"K\x01\x85"),
+    "properties, strides and what comes next": with_properties(FIVE, b"N", ONE),
     "dict with text and numbers": b"}(" + text("a") + ONE + ONE + b"Nu",
     "dict with an index": b"}" + built(INDEX, fqn=text("a")) + b"Ns",
 }
@@ -90,9 +97,15 @@ HARMFUL = {
     "attributes twice": built(RECORD, a=ONE) + b"}b",
     "attributes that are no text": RECORD + b")\x81}" + ONE + b"Nsb",
     "attributes that are a list": RECORD + b")\x81]b",
-    "four properties": PROPERTIES + b")\x81(" + FIVE[:-1] + b"tb",
+    "getattr of another class": called(GETATTR, RECORD, CONTIGUOUS),
+    "four properties": with_properties(DTYPE, STRIDED, FALSE, AS_IT_IS),
     "properties as a dict": PROPERTIES + b")\x81}b",
-    "properties without a dtype": PROPERTIES + b")\x81(" + text("x") + FIVE[len(DTYPE) :] + b"tb",
+    "properties as a list": PROPERTIES + b")\x81](" + FIVE + b"eb",
+    "properties with a class for a dtype": with_properties(SIZE, STRIDED, FALSE, AS_IT_IS, FALSE),
+    "properties with text for a dtype": with_properties(text("x"), STRIDED, FALSE, AS_IT_IS, FALSE),
+    "properties without a layout": with_properties(DTYPE, b"N", FALSE, AS_IT_IS, FALSE),
+    "properties with a layout twice": with_properties(DTYPE, STRIDED, FALSE, STRIDED, FALSE),
+    "properties with a number for a truth": with_properties(DTYPE, STRIDED, ONE, AS_IT_IS, ONE),
     "dict with a list as key": b"}]Ns",
     "dict with a tuple as key": b"})Ns",
     "dict with an index without a key": b"}" + INDEX + b")\x81Ns",

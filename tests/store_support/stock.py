@@ -173,7 +173,7 @@ def dumps(value: Any, *, protocol: int = pickle.HIGHEST_PROTOCOL) -> bytes:
 
 def _tensor() -> TensorStorageMetadata:
     return TensorStorageMetadata(
-        TensorProperties(FLOAT32), Size((4, 4)), [ChunkStorageMetadata(Size((0, 0)), Size((4, 4)))]
+        TensorProperties(FLOAT32), Size((1, 1)), [ChunkStorageMetadata(Size((0, 0)), Size((1, 1)))]
     )
 
 

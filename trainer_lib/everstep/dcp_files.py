@@ -11,34 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from everstep_protocol import storage
+from everstep_protocol import dcp_metadata, dcp_names, storage
+from everstep_protocol.dcp_names import Kind
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint import utils as dcp_utils
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import StorageMeta
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, StorageMeta, TensorProperties
 
 from everstep.console import say
 from everstep.durable import fsync_path
 from everstep.engine import Agreement, KeyPath
 
-_METADATA_MODULE = "torch.distributed.checkpoint.metadata"
-_METADATA_CLASSES = frozenset(
-    {
-        "Metadata",
-        "MetadataIndex",
-        "TensorStorageMetadata",
-        "ChunkStorageMetadata",
-        "BytesStorageMetadata",
-        "TensorProperties",
-        "StorageMeta",
-        "_MEM_FORMAT_ENCODING",
-    }
-)
-_OTHERS = {
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch", "Size"),
-    ("torch.serialization", "_get_layout"),
-}
+_NUM_PROPERTIES = len(TensorProperties().__getstate__())
 
 
 class Writer(FileSystemWriter):
@@ -66,9 +50,11 @@ class Reader(FileSystemReader):
     _at: Any = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """The index. Raises pickle.UnpicklingError for anything that DCP does not write."""
-        with (Path(self.path) / storage.METADATA).open("rb") as file:
-            metadata = _MetadataUnpickler(file).load()
+        """The index. Raises InvalidMetadata for what `complete` refuses, pickle.UnpicklingError for what this torch does not know."""
+        raw = (Path(self.path) / storage.METADATA).read_bytes()
+        if not (Path(self.path) / storage.MANIFEST).exists():  # with one it is ours, and too large to look at twice
+            dcp_metadata.parse_file_lengths(raw)
+        metadata = _MetadataUnpickler(io.BytesIO(raw)).load()
         metadata.storage_meta = StorageMeta()
         return metadata
 
@@ -93,15 +79,34 @@ class Reader(FileSystemReader):
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module in ("pathlib", "pathlib._local"):
-            return str  # a path is no use to us, and its class is not the same in every Python
-        if module == _METADATA_MODULE and name in _METADATA_CLASSES:
-            return super().find_class(module, name)
-        if (module, name) in _OTHERS:
-            return super().find_class(module, name)
-        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
-            return getattr(torch, name)
-        raise pickle.UnpicklingError(f"{storage.METADATA} names {module}.{name}, which DCP never writes")
+        kind = dcp_names.kind_of(module, name)
+        if kind is None:
+            raise pickle.UnpicklingError(f"{storage.METADATA} names {module}.{name}, which DCP never writes")
+        if kind is Kind.DTYPE and not isinstance(getattr(torch, name, None), torch.dtype):
+            raise pickle.UnpicklingError(
+                f"it holds a tensor of torch.{name}, which torch {torch.__version__} does not have"
+            )
+        if kind is Kind.PATH:
+            return _no_path
+        if kind is Kind.MEMBER:
+            return _member
+        return _TensorProperties if name == "TensorProperties" else super().find_class(module, name)
+
+
+def _no_path(*_: str) -> None:
+    """Where the checkpoint was written, which is no use to us."""
+
+
+def _member(_: type, name: str) -> _MEM_FORMAT_ENCODING:
+    """What `getattr` may be called for."""
+    return _MEM_FORMAT_ENCODING[name]
+
+
+class _TensorProperties(TensorProperties):
+    """Also of a newer torch, which has more of them (2.15 added strides)."""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        super().__setstate__(state[:_NUM_PROPERTIES])
 
 
 class SavePlanner(DefaultSavePlanner):

@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
-from everstep_protocol import dcp_metadata
+from everstep_protocol import dcp_pickle
 from everstep_protocol.dcp_metadata import InvalidMetadata, parse_file_lengths, read_file_lengths
 from store_support import stock
 
@@ -40,7 +40,7 @@ def test_b29_a_payload_is_named_and_not_run(tmp_path: Path) -> None:
         raw = pickle.dumps({"a": Payload(tmp_path / "ran")}, protocol=protocol)
         with pytest.raises(InvalidMetadata):
             parse_file_lengths(raw)
-    with pytest.raises(InvalidMetadata, match="'mkdir', which DCP does not write; it was not loaded"):
+    with pytest.raises(InvalidMetadata, match=r"'\w+\.mkdir', which DCP does not write; it was not loaded"):
         parse_file_lengths(pickle.dumps(Payload(tmp_path / "ran")))
     assert list(tmp_path.iterdir()) == []
     pickle.loads(raw)
@@ -96,9 +96,10 @@ def test_every_cut_of_a_good_file_is_refused() -> None:
 
 
 def test_a_memo_index_far_away_costs_nothing() -> None:
-    raw = b"\x80\x02Nr" + struct.pack("<I", 2**32 - 1) + b"."
-    with pytest.raises(InvalidMetadata, match="does not hold"):
-        parse_file_lengths(raw)
+    raw = stock.metadata_bytes(PLACES, protocol=2)
+    far = raw[:2] + b"Nr" + struct.pack("<I", 2**32 - 1) + raw[2:]
+    with pytest.raises(InvalidMetadata, match="damaged"):  # an unpickler would make room for all of them
+        parse_file_lengths(far)
 
 
 def test_nested_sharing_is_not_walked() -> None:
@@ -110,7 +111,7 @@ def test_nested_sharing_is_not_walked() -> None:
 
 
 def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dcp_metadata, "MAX_OBJECTS", 100)
+    monkeypatch.setattr(dcp_pickle, "MAX_OBJECTS", 100)
     with pytest.raises(InvalidMetadata, match="more than 100 objects"):
         parse_file_lengths(b"\x80\x02" + b"}" * 200 + b".")
 
@@ -125,6 +126,8 @@ def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", 0, 1),
         (b"raw", 0, 1),
         ("x\0y", 0, 1),
+        ("x\ud800y", 0, 1),
+        ("é" * 200, 0, 1),
         ("__0_0.distcp", -1, 1),
         ("__0_0.distcp", 0, -1),
         ("__0_0.distcp", True, 1),
@@ -136,6 +139,58 @@ def test_objects_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_places_outside_the_directory_or_without_sense_are_refused(place: tuple[object, object, object]) -> None:
     with pytest.raises(InvalidMetadata):
         parse_file_lengths(stock.metadata_bytes([place]))
+
+
+def tensor(**changes: object) -> stock.TensorStorageMetadata:
+    """A tensor of two chunks, with some attributes changed."""
+    chunks = [stock.ChunkStorageMetadata(stock.Size((row, 0)), stock.Size((1, 3))) for row in (0, 1)]
+    values = {"properties": stock.TensorProperties(stock.FLOAT32), "size": stock.Size((2, 3)), "chunks": chunks}
+    return stock.TensorStorageMetadata(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def metadata_of(item: object, *, lengths: tuple[int, int] = (13, 13), **changes: object) -> bytes:
+    indices = [stock.MetadataIndex("w", stock.Size((row, 0)), row) for row in (0, 1)]
+    places = {
+        index: stock._StorageInfo("__0_0.distcp", 0, length) for index, length in zip(indices, lengths, strict=True)
+    }
+    return stock.dumps(stock.Metadata(**{"state_dict_metadata": {"w": item}, "storage_data": places, **changes}))
+
+
+def test_what_dcp_load_needs_is_there() -> None:
+    assert parse_file_lengths(metadata_of(tensor())) == {"__0_0.distcp": 13}
+
+
+def chunk(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> stock.ChunkStorageMetadata:
+    return stock.ChunkStorageMetadata(stock.Size(offsets), stock.Size(sizes))
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (metadata_of(stock.BytesStorageMetadata()), "no place for w"),
+        (metadata_of(7), "does not say whether w is a tensor"),
+        (metadata_of(tensor(size=7)), "no sound size"),
+        (metadata_of(tensor(properties=7)), "no sound size"),
+        (metadata_of(tensor(chunks=7)), "no sound size"),
+        (metadata_of(tensor(chunks=[7])), "does not lie within"),
+        (metadata_of(tensor(size=stock.Size((2,)))), "does not lie within"),
+        (metadata_of(tensor(chunks=[chunk((0, 0), (1, 4))])), "does not lie within"),
+        (metadata_of(tensor(chunks=[chunk((0,), (1, 3))])), "does not lie within"),
+        (metadata_of(tensor(chunks=[chunk((0, 1), (2, 2))])), r"no place for the chunk of w at \[0, 1\]"),
+        (metadata_of(tensor(chunks=[chunk((0, 0), (1, 3))])), "3 elements of w, which has 6"),
+        (metadata_of(tensor(), lengths=(13, 12)), "another format"),
+        (metadata_of(tensor(), planner_data=["w"]), "another planner"),
+        (metadata_of(tensor(), planner_data={"w": "w"}), "another planner"),
+        (metadata_of(tensor(), planner_data={"w": (None,)}), "another planner"),
+        (metadata_of(tensor(), storage_data=None), "no storage_data"),
+        (metadata_of(tensor(), storage_data={"w": stock._StorageInfo("a", 0, 13)}), "belongs to no item"),
+        (metadata_of(tensor(), state_dict_metadata=None), "no state_dict_metadata"),
+        (metadata_of(tensor(), state_dict_metadata={7: tensor()}), "whose key is no text"),
+    ],
+)
+def test_what_dcp_load_would_stumble_over_is_refused(raw: bytes, told: str) -> None:
+    with pytest.raises(InvalidMetadata, match=told):
+        parse_file_lengths(raw)
 
 
 def test_no_data_is_no_checkpoint() -> None:

@@ -14,7 +14,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from everstep.dcp_engine import DcpEngine
 from everstep.dcp_files import LoadPlanner, Reader, _MetadataUnpickler
-from everstep.engine import FlatState
 from everstep_protocol import dcp_names
 from everstep_protocol.complete import inspect
 from everstep_protocol.dcp_metadata import parse_file_lengths
@@ -154,13 +153,10 @@ def save(state: dict[str, Any], directory: Path) -> None:
 
 
 def problem_of_loading(directory: Path) -> str:
-    """Load all that is there; empty where that works."""
-
-    def load() -> None:
-        engine = DcpEngine(None, sync_files=False)
-        engine.load(FlatState(destinations(directory), {}), directory)
-
-    return problem_of(load)
+    """Load all that is there, as the engine does; empty where that works."""
+    return problem_of(
+        lambda: dcp.load(destinations(directory), storage_reader=Reader(directory), planner=LoadPlanner())
+    )
 
 
 def destinations(directory: Path) -> dict[str, Any]:

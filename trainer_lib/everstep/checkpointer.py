@@ -109,7 +109,8 @@ class Checkpointer:
         if self._run is not None and self._run.is_current:
             return self._run
         setting = read_setting(self._directory, self._interval, self._keep_last)
-        run = open_run(setting, self._state, timeout_seconds=self._timeout_seconds, resumes=self._run is None)
+        step = None if self._run is None else self._step
+        run = open_run(setting, self._state, timeout_seconds=self._timeout_seconds, step=step)
         weakref.finalize(self, run.close)  # runs at the interpreter's end, too
-        self._step = run.step if self._run is None else self._step
+        self._step = run.step
         return run

@@ -75,8 +75,9 @@ def destinations(state: State, checkpoint: Checkpoint, world: World) -> tuple[Ta
     """Where each saved item goes, and what does not fit."""
     targets: Targets = {}
     misfits = Misfits([], set())
+    meshes = state.meshes()
     for name, entry in state.entries.items():
-        saved, keys = state.saved(name, checkpoint, rank=world.rank, world=world.size)
+        saved, keys = state.saved(name, checkpoint, meshes, rank=world.rank, world=world.size)
         if not saved.items:
             if name not in state.allow_missing:
                 misfits.problems.append(_missing(name, state, checkpoint, world))
@@ -94,7 +95,10 @@ def _require_fit(misfits: list[Misfits], directory: Path) -> None:
     lost = sorted(set.intersection(*(each.spare for each in misfits)), key=tree.key_of)
     told += [f"{tree.key_of(path)} has no place here: the model or the optimizer's groups changed" for path in lost]
     if told:
-        raise LoadError(f"{directory} does not fit: {listing(told, most=30, between='; ')}")
+        raise LoadError(
+            f"{directory} does not fit: {listing(told, most=30, between='; ')}; make the state what it was when this was saved, or "
+            "resume from another checkpoint"
+        )
 
 
 def _missing(name: str, state: State, checkpoint: Checkpoint, world: World) -> str:

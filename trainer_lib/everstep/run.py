@@ -24,17 +24,18 @@ from everstep.world import World
 _STOP_POLL_SECONDS = 0.002
 
 
-def open_run(setting: Cluster | Alone, state: State, *, timeout_seconds: float, resumes: bool) -> Run:
+def open_run(setting: Cluster | Alone, state: State, *, timeout_seconds: float, step: int | None) -> Run:
     """Meet the other ranks, restore the state where there is one, check that it can be saved.
 
-    Raises EverstepError, StateError and LoadError, each on all ranks. `resumes`: False where this process has trained already.
+    Raises EverstepError, StateError and LoadError, each on all ranks. `step`: how many steps this process has finished already,
+    None: it has not begun, and resumes.
     """
     reporter = _open_reporter(setting)
     world = World.join(timeout_seconds=timeout_seconds)
     _require_world(setting, world)
     place = _place(setting, world)
     try:
-        return _begin(setting, state, place, world, reporter, resumes=resumes)
+        return _begin(setting, state, place, world, reporter, step)
     except BaseException:
         _close_place(place)
         world.leave()
@@ -42,20 +43,19 @@ def open_run(setting: Cluster | Alone, state: State, *, timeout_seconds: float, 
 
 
 def _begin(
-    setting: Cluster | Alone, state: State, place: Place, world: World, reporter: Reporter | None, *, resumes: bool
+    setting: Cluster | Alone, state: State, place: Place, world: World, reporter: Reporter | None, step: int | None
 ) -> Run:
-    _require_state(state, world)
+    _require_state(state, world, step or 0)
     if reporter is not None:
         reporter.enter("loading")
     engine = DcpEngine(world, sync_files=place.sync_files)
-    found = _resume_point(setting, place, world) if resumes else None
+    found = _resume_point(setting, place, world) if step is None else None
     if found is not None:
-        directory, step = found
-        restore(state, engine, world, directory, step=step)
-    _require_agreement(state, world, compares_tensors=found is None)
+        restore(state, engine, world, found[0], step=found[1])
+    begun = found[1] if found is not None else step or 0
+    _require_agreement(state, world, begun, compares_tensors=found is None)
     interval = setting.plan.interval if isinstance(setting, Cluster) else setting.interval
-    saver = Saver(state, engine, place, world, interval)
-    return Run(saver, place, reporter, world, step=found[1] if found is not None else 0)
+    return Run(Saver(state, engine, place, world, interval), place, reporter, world, step=begun)
 
 
 class Run:
@@ -175,11 +175,11 @@ def _require_world(setting: Cluster | Alone, world: World) -> None:
         )
 
 
-def _require_state(state: State, world: World) -> None:
+def _require_state(state: State, world: World, step: int) -> None:
     """Raises StateError on all ranks, naming all that cannot be saved on any of them."""
     problem = ""
     try:
-        state.capture(0, rank=world.rank)
+        state.capture(step, rank=world.rank)
     except StateError as error:
         problem = str(error)
     told = dict.fromkeys(problem for problem in world.gather(problem) if problem)
@@ -187,13 +187,13 @@ def _require_state(state: State, world: World) -> None:
         raise StateError("; ".join(told))
 
 
-def _require_agreement(state: State, world: World, *, compares_tensors: bool) -> None:
+def _require_agreement(state: State, world: World, step: int, *, compares_tensors: bool) -> None:
     """TR1, TR2: before the first step. What was just loaded by all from one checkpoint need not be compared."""
     if world.size == 1:
         return
     report = None
     with world.together("looking at the state"):
-        flat = state.capture(0, rank=world.rank)
+        flat = state.capture(step, rank=world.rank)
         report = report_of(flat, rng.digests(rng.snapshot()), compares_tensors=compares_tensors)
     require_agreement(world.gather(report))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -45,7 +45,7 @@ class Saved:
     items: Mapping[Path, SavedItem]
     shapes: Mapping[Path, Shape]
     groups: list[list[str]]  # an optimizer's parameter names by group, of all ranks together
-    meshes: Iterable[Any] = ()  # device meshes over which the state in use is sharded
+    meshes: Sequence[Any] = ()  # device meshes over which the state in use is sharded
 
 
 @dataclass(frozen=True)

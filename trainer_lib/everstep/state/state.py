@@ -107,15 +107,18 @@ class State:
                 return int(thing.samples_consumed)
         return 0
 
-    def saved(self, name: str, checkpoint: Checkpoint, *, rank: int, world: int) -> tuple[Saved, dict[Path, str]]:
+    def saved(
+        self, name: str, checkpoint: Checkpoint, meshes: list[Any], *, rank: int, world: int
+    ) -> tuple[Saved, dict[Path, str]]:
         """What a checkpoint holds of an entry for this rank, and the key of each item's path in the entry."""
         keys: dict[Path, str] = {}
+        is_same_world = checkpoint.world == world
         own = (RECORD, _RANKS, str(rank), name)
         for key, item in checkpoint.items.items():
             path = item.path
-            if path[:1] == (name,):
+            if path[:1] == (name,) and (is_same_world or name not in self.per_rank):
                 path = self._entry_path(name, path, rank)
-            elif path[:4] == own and checkpoint.world == world:
+            elif path[:4] == own and is_same_world:
                 path = path[3:]
             else:
                 continue
@@ -127,7 +130,7 @@ class State:
             if path[:1] == (name,)
         }
         items = {path: checkpoint.items[key] for path, key in keys.items()}
-        return Saved(items, shapes, self._groups(name, checkpoint, rank), self._meshes()), keys
+        return Saved(items, shapes, self._groups(name, checkpoint, rank), meshes), keys
 
     def _groups(self, name: str, checkpoint: Checkpoint, rank: int) -> list[list[str]]:
         """As all ranks together had them; an optimizer kept for each rank, or by stock, as its own lists say."""
@@ -173,7 +176,8 @@ class State:
             return path
         return (name, *path[2:]) if path[1:2] == (str(rank),) else ()
 
-    def _meshes(self) -> list[Any]:
+    def meshes(self) -> list[Any]:
+        """The device meshes over which anything in use is sharded."""
         found: dict[int, Any] = {}
         for entry in self.entries.values():
             try:

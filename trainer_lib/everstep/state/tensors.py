@@ -6,10 +6,11 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.checkpoint.planner_helpers import _create_chunk_list
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor import empty as empty_dtensor
@@ -164,12 +165,12 @@ def _overlaps(tensor: Any) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(local.stride(), local.shape, strict=True))
 
 
-def blank(item: SavedItem, told: Traits, like: Any, meshes: Iterable[Any]) -> Any:
+def blank(item: SavedItem, told: Traits, like: Any, meshes: Sequence[Any]) -> Any:
     """A tensor to load a saved one into: on the device and sharded like `like`, else as `told`. Raises LoadError."""
     if isinstance(like, DTensor) and len(item.shape or ()) == like.ndim:
         return empty_dtensor(item.shape, dtype=item.dtype, device_mesh=like.device_mesh, placements=like.placements)
     placements = told.get("placements")
-    if placements is not None and not isinstance(like, torch.Tensor):
+    if placements is not None and not isinstance(like, torch.Tensor) and (meshes or _has_peers()):
         mesh = _mesh(placements, told, meshes)
         made = [_placement_of(*text) for text in placements]
         return empty_dtensor(item.shape, dtype=item.dtype, device_mesh=mesh, placements=made)
@@ -184,13 +185,17 @@ def finished(tensor: Any, told: Traits) -> Any:
     return tensor.requires_grad_() if told.get("requires_grad") else tensor
 
 
+def _has_peers() -> bool:
+    return bool(dist.is_initialized() and dist.get_world_size() > 1)
+
+
 def _device(kind: str) -> Any:
     if kind == "cuda" and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
 
 
-def _mesh(placements: list[Any], told: Traits, meshes: Iterable[Any]) -> Any:
+def _mesh(placements: list[Any], told: Traits, meshes: Sequence[Any]) -> Any:
     kind = told.get("device", "cpu")
     found = [mesh for mesh in meshes if mesh.ndim == len(placements)]
     best = [mesh for mesh in found if mesh.device_type == kind] or found

@@ -72,15 +72,23 @@ class _NotNative(Exception):
     """Needs the tagged tree."""
 
 
+def _is_atom(value: Any) -> bool:
+    """Whether torch's weights-only loader reads it as it is: not b"", which is pickled as a call, nor very long integers."""
+    kind = type(value)
+    if kind is int:
+        return bool(value.bit_length() <= _LARGEST_INT_BITS)
+    return kind in _ATOMS and value != b""
+
+
 def _is_marked(stored: Any) -> bool:
     return type(stored) is tuple and len(stored) == 2 and type(stored[0]) is str and stored[0] == _MARK
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
     """A copy in the value's own types; lists that are one list stay one. Raises _NotNative."""
-    kind = type(value)
-    if kind in _ATOMS or (kind is int and value.bit_length() <= _LARGEST_INT_BITS):
+    if _is_atom(value):
         return value
+    kind = type(value)
     if id(value) in memo:
         return memo[id(value)]
     if kind is list:
@@ -103,9 +111,9 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _tree(value: Any) -> Any:
-    kind = type(value)
-    if kind in _ATOMS or (kind is int and value.bit_length() <= _LARGEST_INT_BITS):
+    if _is_atom(value):
         return value
+    kind = type(value)
     if kind in _TAGS:
         tag = _TAGS[kind]
         return (tag, *_CODECS[tag][0](value))
@@ -125,12 +133,20 @@ def _tree_of_numpy(value: Any) -> Any:
     if value.dtype.kind not in _SIMPLE_NUMPY:
         raise Unsavable(f"a NumPy array of {value.dtype}")
     kind = "numpy-array" if type(value) is numpy.ndarray else "numpy-scalar"
-    return (kind, value.dtype.str, list(value.shape), value.tobytes())
+    return (kind, value.dtype.str, list(value.shape), _text(value.tobytes()))
 
 
-def _numpy_array(dtype: str, shape: list[int], data: bytes) -> Any:
+def _numpy_array(dtype: str, shape: list[int], text: str) -> Any:
     numpy = importlib.import_module("numpy")
-    return numpy.frombuffer(data, dtype=numpy.dtype(dtype)).reshape(shape).copy()
+    return numpy.frombuffer(_octets(text), dtype=numpy.dtype(dtype)).reshape(shape).copy()
+
+
+def _text(octets: bytes) -> str:
+    return octets.decode("latin-1")
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("latin-1")
 
 
 def _tree_of_path(value: Any) -> Any:
@@ -147,7 +163,7 @@ def _tree_of_admitted(value: Any) -> Any:
         torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
     except Exception as error:
         raise Unsavable(f"a {_kind_name(value)}") from error
-    return ("admitted", buffer.getvalue())
+    return ("admitted", _text(buffer.getvalue()))
 
 
 def _kind_name(value: Any) -> str:
@@ -199,6 +215,14 @@ def _zone(value: zoneinfo.ZoneInfo) -> tuple[str]:
     return (value.key,)
 
 
+def _zone_parts(value: datetime.timezone) -> tuple[Any, ...]:
+    """Nothing for UTC, which is one object; else offset, and a name where it was given one."""
+    if value is datetime.timezone.utc:
+        return ()
+    offset, name = value.utcoffset(None), value.tzname(None)
+    return (_tree(offset),) if name == datetime.timezone(offset).tzname(None) else (_tree(offset), name)
+
+
 def _time_parts(value: Any) -> tuple[str, int, Any]:
     naive = value.replace(tzinfo=None, fold=0)
     return (naive.isoformat(), value.fold, _tree(value.tzinfo))
@@ -212,7 +236,8 @@ _Codec = tuple[Callable[[Any], tuple[Any, ...]], Callable[..., Any]]
 _CODECS: dict[str, _Codec] = {
     "int": (lambda value: (hex(value),), lambda text: int(text, 16)),
     "complex": (lambda value: (value.real, value.imag), complex),
-    "bytearray": (lambda value: (bytes(value),), bytearray),
+    "bytes": (lambda value: (_text(value),), _octets),
+    "bytearray": (lambda value: (_text(value),), lambda text: bytearray(_octets(text))),
     "range": (lambda value: (value.start, value.stop, value.step), range),
     "slice": (lambda value: _items((value.start, value.stop, value.step)), lambda parts: slice(*_values(parts))),
     "list": (_items, _values),
@@ -235,8 +260,8 @@ _CODECS: dict[str, _Codec] = {
     "time": (_time_parts, _time_of(datetime.time)),
     "timedelta": (lambda value: (value.days, value.seconds, value.microseconds), datetime.timedelta),
     "timezone": (
-        lambda value: (_tree(value.utcoffset(None)), value.tzname(None)),
-        lambda offset, name: datetime.timezone(_value(offset), name),
+        _zone_parts,
+        lambda *parts: datetime.timezone(*_values(list(parts))) if parts else datetime.timezone.utc,
     ),
     "zone": (_zone, zoneinfo.ZoneInfo),
     "decimal": (lambda value: (str(value),), decimal.Decimal),
@@ -245,7 +270,7 @@ _CODECS: dict[str, _Codec] = {
     "path": (lambda value: (type(value).__name__, str(value)), lambda kind, text: _PATHS[kind](text)),
     "numpy-array": (lambda value: (), _numpy_array),
     "numpy-scalar": (lambda value: (), lambda *parts: _numpy_array(*parts)[()]),
-    "admitted": (lambda value: (), lambda data: torch.load(io.BytesIO(data), weights_only=True)),
+    "admitted": (lambda value: (), lambda text: torch.load(io.BytesIO(_octets(text)), weights_only=True)),
 }
 _PATHS: dict[str, Any] = {
     kind.__name__: kind for kind in (pathlib.PurePosixPath, pathlib.PureWindowsPath, type(pathlib.Path()))
@@ -253,6 +278,7 @@ _PATHS: dict[str, Any] = {
 _TAGS: dict[type, str] = {
     int: "int",
     complex: "complex",
+    bytes: "bytes",
     bytearray: "bytearray",
     range: "range",
     slice: "slice",

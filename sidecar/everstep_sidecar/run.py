@@ -10,10 +10,11 @@ import time
 from typing import Literal
 
 from everstep_protocol import codec, local
-from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training
+from everstep_protocol.messages import Exited, Hello, HelloAnswer, SaveFailure, Training
 from everstep_protocol.plan import Member, Plan
 from everstep_protocol.shared_memory import Progress
 
+from everstep_sidecar import unsaved
 from everstep_sidecar.client import Refused, Unanswered, pause
 from everstep_sidecar.coordinator_link import CoordinatorLink
 from everstep_sidecar.core import training as trainings
@@ -67,6 +68,10 @@ class AttemptRun:
     def num_failed_saves(self) -> int:
         """B14: saves of this attempt that never became whole in memory."""
         return max((page.num_failed_saves for page in self._pages()), default=0)
+
+    def unsaved(self) -> SaveFailure | None:
+        """B14: why saves fail in this pod's trainers at present."""
+        return unsaved.failure(self._pod.settings.memory, self._plan.attempt, self._num_processes, now_ns())
 
     def _pages(self) -> tuple[Progress, ...]:
         return self._pod.pages.progress(self._plan.attempt, self._num_processes)

@@ -32,7 +32,7 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         over=coordinator.over if coordinator else None,
         checkpoints=coordinator.commits.checkpoints if coordinator else (),
         deleted=coordinator.commits.deleted if coordinator else (),
-        failing=coordinator.commits.failure() if coordinator else None,
+        failing=(coordinator.commits.failure() or (run.unsaved() if run else None)) if coordinator else None,
         num_skipped_saves=run.num_skipped_saves() if run else 0,
         num_failed_saves=run.num_failed_saves() if run else 0,
     )

@@ -6,12 +6,14 @@ import dataclasses
 import statistics
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
-from everstep_protocol import names
+from everstep_protocol import codec, names, records
 from everstep_protocol.shared_memory import PHASES, Control, Page, Progress
 
 _REMEMBERED_STEPS = 31
+_LONGEST_MESSAGE = 2000
 
 
 class StepClock:
@@ -41,6 +43,8 @@ class Reporter:
     def __init__(self, memory: Path, *, local_rank: int, attempt: int) -> None:
         self._progress = Page(memory / f"{names.PROGRESS_PREFIX}{local_rank}", Progress)
         self._control = Page(memory / names.CONTROL_NAME, Control)
+        self._unsaved = memory / f"{names.UNSAVED_PREFIX}{local_rank}"
+        self._unsaved_since_ns = 0
         self._attempt = attempt
         self._record = Progress(attempt, -1, time.monotonic_ns(), 0, 0, 0, 0)
 
@@ -61,6 +65,22 @@ class Reporter:
     def count(self, *, skipped: int, failed: int) -> None:
         """Publish how many saves of this attempt were skipped, and how many failed."""
         self._publish(num_skipped_saves=skipped, num_failed_saves=failed)
+
+    def tell_unsaved(self, step: int, reason: str, message: str) -> None:
+        """Say why the newest save failed; until `forget_unsaved`."""
+        self._unsaved_since_ns = self._unsaved_since_ns or time.monotonic_ns()
+        told = records.Unsaved(self._attempt, step, reason, message[:_LONGEST_MESSAGE], self._unsaved_since_ns)
+        half = self._unsaved.with_name(f"{self._unsaved.name}.tmp")
+        with suppress(OSError):  # a full volume is often the reason itself: the counts tell as well
+            half.write_text(codec.dumps(told))
+            half.chmod(0o644)
+            half.rename(self._unsaved)
+
+    def forget_unsaved(self) -> None:
+        """The newest save is good."""
+        if self._unsaved_since_ns:
+            self._unsaved_since_ns = 0
+            self._unsaved.unlink(missing_ok=True)
 
     def stop_step(self) -> tuple[int, bool]:
         """R19: (step at which all ranks are to stop, -1: none; whether it is confirmed)."""

@@ -154,8 +154,15 @@ class Run:
 
     def _count(self, before: tuple[int, int]) -> None:
         counts = self._saver.counts
-        if self._reporter is not None and before != (counts.skipped, counts.failed):
+        if self._reporter is None:
+            return
+        if before != (counts.skipped, counts.failed):
             self._reporter.count(skipped=counts.skipped, failed=counts.failed)
+        failure = self._saver.failure
+        if failure is None:
+            self._reporter.forget_unsaved()
+        elif before[1] != counts.failed:
+            self._reporter.tell_unsaved(failure.step, failure.reason, failure.message)
 
 
 def _open_reporter(setting: Cluster | Alone) -> Reporter | None:

@@ -8,8 +8,6 @@ save on all ranks; that is noticed, counted and told, and training goes on.
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,6 +18,7 @@ from everstep.console import say
 from everstep.engine import Engine, FlatState
 from everstep.errors import SaveError, StateError
 from everstep.interval import FIRST_SAVE_STEPS, Clock, EverySteps
+from everstep.outcomes import Counts, Flight, SaveFailure
 from everstep.places import MAX_SNAPSHOTS, Place, require_room
 from everstep.state import tensors
 from everstep.state.report import SaveAgreement
@@ -33,27 +32,12 @@ _TRIES_AT_THE_END = 3
 _ITEM_OVERHEAD_BYTES = 2048  # what DCP writes around each tensor and value
 
 
-@dataclass
-class Counts:
-    """Saves of this attempt that were not made."""
-
-    skipped: int = 0
-    failed: int = 0
-
-
-@dataclass
-class _Flight:
-    """The newest save: in the background until `settled`, then good or not."""
-
-    step: int
-    settled: Future[None] = field(default_factory=Future)
-
-
 class Saver:
     """Saves the state to a place. Every method is called by all ranks at the same step."""
 
     def __init__(self, state: State, engine: Engine, place: Place, world: World, interval: SaveInterval) -> None:
         self.counts = Counts()
+        self.failure: SaveFailure | None = None  # of the newest save that was wanted; None: it is good, or not settled
         self._state = state
         self._engine = engine
         self._place = place
@@ -63,7 +47,7 @@ class Saver:
         self._ask_at = _NEVER
         self._last_gap = FIRST_SAVE_STEPS
         self._saved_at = 0.0
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
         self._failed = False  # the newest save failed here, and the other ranks do not know it yet
         self._told = ""  # the last reason that was given for a save that was not made
 
@@ -167,6 +151,8 @@ class Saver:
     def _refuse(self, step: int, content: Flat | str) -> None:
         """TR4: something in the state could never be loaded again, on this rank or on another."""
         self.counts.failed += 1
+        reasons = [reason for reason in self._world.gather(content if isinstance(content, str) else "") if reason]
+        self.failure = SaveFailure(step, "StateRefused", reasons[0])
         if isinstance(content, str):
             self._tell(step, content)
 
@@ -187,7 +173,7 @@ class Saver:
         """Freeze the state (B12) and write it, on all ranks or on none."""
         assert isinstance(content, Flat), "all ranks have agreed that there is something to save"
         problem = self._freeze(content)
-        flight = self._flight = _Flight(step)
+        flight = self._flight = Flight(step)
         if not self._world.least([not problem])[0]:
             flight.settled.set_exception(SaveError(problem or "another rank could not copy its state"))
             return
@@ -239,9 +225,13 @@ class Saver:
             return
         error = self._flight.settled.exception()
         if error is None:
+            if self.failure is not None and self._flight.step > self.failure.step:
+                self.failure = None
             return
         self._failed = True
         self.counts.failed += 1
+        reason = "StateRefused" if isinstance(error.__cause__, StateError) else "SaveFailed"
+        self.failure = SaveFailure(self._flight.step, reason, str(error))
         self._place.discard(self._flight.step)
         if self._world.rank == 0 or isinstance(error, OSError):
             say(f"rank {self._world.rank}: the save after step {self._flight.step} failed, training goes on: {error}")

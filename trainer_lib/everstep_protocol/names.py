@@ -74,6 +74,9 @@ SOCKET_NAME = "sidecar.sock"  # unix stream socket, JSON lines (`local`): the si
 SNAPSHOTS_NAME = "snapshots"  # snapshots/a<attempt>/step_<N>/ : files of a DCP save and `ready_<rank>.json`
 CONTROL_NAME = "control"  # `shared_memory.Control`: written by the sidecar, read by trainers each step
 PROGRESS_PREFIX = "progress-"  # `shared_memory.Progress`, one file a local rank: written by that trainer
+UNSAVED_PREFIX = (
+    "unsaved-"  # `records.Unsaved`, one file a local rank, there while saves fail in the trainer: written by it
+)
 PLAN_FILE_NAME = "plan.json"  # written by the launcher before it starts trainers
 
 # In the scratch volume.

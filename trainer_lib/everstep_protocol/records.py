@@ -1,4 +1,4 @@
-"""The JSON files on storage: owner, fence, go, rank records, manifest; and outside a cluster the record of a run."""
+"""The JSON files on storage and on the memory volume: owner, fence, go, rank records, manifest; and outside a cluster the record of a run."""
 
 from __future__ import annotations
 
@@ -75,6 +75,17 @@ class Ready:
     files: dict[str, int]  # name -> bytes; rank 0's names `.metadata` too
     samples_consumed: int
     torch: str
+
+
+@dataclass(frozen=True)
+class Unsaved:
+    """`unsaved-<local rank>` on the memory volume: a trainer's newest save failed before it was whole, on all ranks together."""
+
+    attempt: int
+    step: int
+    reason: str  # one word for a condition
+    message: str  # what is wrong and what to do
+    since_ns: int  # CLOCK_MONOTONIC of the first failure in a row
 
 
 @dataclass(frozen=True)

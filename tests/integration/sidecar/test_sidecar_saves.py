@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from everstep_protocol import local
+from everstep_protocol import codec, local, names, records
 from everstep_protocol.complete import inspect
 from everstep_protocol.messages import SaveNotice
 from everstep_protocol.plan import Plan
@@ -182,6 +182,18 @@ def _fill_and_free(world: World) -> None:
     status = world.pods[0].status()
     assert status.failing is None
     assert [info.step for info in status.checkpoints] == [10]
+
+
+def test_why_trainers_cannot_save_is_in_the_status_until_they_can(make_world):
+    """A state that could never be loaded again never becomes a snapshot: only the trainer can say why."""
+    world = make_world(2)
+    _trainers(world, world.begin(1, world.pods), 10)
+    note = world.pods[0].memory / f"{names.UNSAVED_PREFIX}0"
+    note.write_text(codec.dumps(records.Unsaved(1, 9, "StateRefused", "progress.best: a function", 1)))
+    failing = world.pump_until(lambda: world.pods[0].status().failing, "saves fail")
+    assert (failing.reason, failing.message) == ("StateRefused", "progress.best: a function")
+    note.unlink()
+    world.pump_until(lambda: world.pods[0].status().failing is None, "saves are good again")
 
 
 def test_r19_ranks_that_wait_at_a_proposed_step_go_on_when_not_all_agree_in_time(make_world):

@@ -18,7 +18,7 @@ import everstep
 import torch
 import torch.distributed as dist
 from everstep.errors import SaveError
-from everstep_protocol import local, names
+from everstep_protocol import codec, local, names, records
 from everstep_protocol.shared_memory import Control
 from models import assert_equal, everything, sharded_odd_shapes, step_by_hand
 from ranks import run_ranks, start_ranks, try_ranks
@@ -319,6 +319,43 @@ def check_a_world_without_a_process_group_is_told(folder: Path) -> None:
     pods = kit.make_pods(folder, 2)
     (outcome,) = try_ranks(1, lambda: train(pods, 1))
     assert "the plan is for 2 ranks" in outcome, outcome
+
+
+def check_a_state_that_cannot_be_saved_is_told_to_the_pod_until_a_save_is_good(folder: Path) -> None:
+    """On all ranks, with the key and what to do: the sidecar shows it in the job's condition. Training goes on meanwhile (TR4)."""
+    pods = kit.make_pods(folder, 2, steps=1)
+
+    def each(rank: int, step: int, odd: dict[str, Any]) -> None:
+        unsaved = pods[rank] / f"{names.UNSAVED_PREFIX}0"
+        if step == 0:
+            assert not unsaved.exists()
+        if step in (1, 3):
+            kit.wait_saved(pods[rank], step)
+            dist.barrier()
+        if step == 1 and rank == 1:
+            odd["later"] = object()
+        if step == 2:
+            told = codec.loads(records.Unsaved, unsaved.read_text())
+            assert (told.attempt, told.step, told.reason) == (7, 2, "StateRefused")
+            assert "odd.later: a object" in told.message, told.message
+            assert "keep other things out of the state" in told.message
+            odd.pop("later", None)
+        if step == 3:
+            assert unsaved.exists(), "nobody has looked yet"
+        if step == 4:
+            assert not unsaved.exists()
+            for done in kit.snapshots(pods[rank]):
+                shutil.rmtree(kit.snapshot(pods[rank], done), ignore_errors=True)
+
+    def rank_of_job() -> None:
+        odd: dict[str, Any] = {}
+        train(pods, 5, each=lambda rank, step: each(rank, step, odd), extra={"odd": odd})
+
+    run_ranks(2, rank_of_job)
+    for pod in pods:
+        record = kit.progress_page(pod).read()
+        assert record is not None
+        assert record.num_failed_saves == 1
 
 
 def check_b15_saves_and_the_scripts_collectives_do_not_meet(folder: Path) -> None:

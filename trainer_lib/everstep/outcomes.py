@@ -1,0 +1,31 @@
+"""What becomes of saves, for those who tell of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Counts:
+    """Saves of this attempt that were not made."""
+
+    skipped: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class SaveFailure:
+    """Why the newest save failed: one word for machines, a sentence for people."""
+
+    step: int
+    reason: str
+    message: str
+
+
+@dataclass
+class Flight:
+    """The newest save: in the background until `settled`, then good or not."""
+
+    step: int
+    settled: Future[None] = field(default_factory=Future)

@@ -27,3 +27,15 @@ def test_a_lane_that_stands_at_the_end_of_its_only_shard_with_samples_goes_on() 
     lane = Lane(0, Route(3, 1, seed=0, shuffle=False), range(3), read, Position(4, 1, 2))
     assert list(itertools.islice(lane.samples(), 3)) == [(1, 0), (1, 1), (1, 0)]
     assert lane.position == (6, 1, 1)
+
+
+def test_empty_shards_between_passes_are_no_end() -> None:
+    """The only one with samples may come first in a pass and last in the next."""
+    for full in range(5):
+
+        def read(shard: int, offset: int, full: int = full) -> range:
+            return range(offset, 2 * (shard == full))
+
+        lane = Lane(0, Route(5, 1, seed=0, shuffle=True), range(5), read, Position())
+        assert list(itertools.islice(lane.samples(), 60)) == [0, 1] * 30
+        assert lane.position.epoch == 29

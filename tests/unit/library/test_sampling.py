@@ -215,6 +215,16 @@ def test_tr10_a_changed_global_batch_goes_on_exactly_at_the_position() -> None:
         after.micro_batch_indices(2)
 
 
+def test_a_restored_position_counts_also_where_more_was_dealt_before() -> None:
+    sampler = ElasticSampler(50, global_batch=8)
+    saved, expected = sampler.state_dict_at(2), deal(sampler, 2)
+    deal(sampler, 5)
+    sampler.load_state_dict(saved)
+    assert sampler.samples_consumed == 16
+    assert sampler.state_dict() == saved
+    assert deal(sampler, 2) == expected
+
+
 def test_a_state_of_0_1_0_begins_at_the_first_step_that_is_asked_for() -> None:
     old = {"samples_consumed": 24, "length": 50, "seed": 0, "shuffle": True, "global_batch": 8}
     sampler, alone = ElasticSampler(50, global_batch=8), ElasticSampler(50, global_batch=8)

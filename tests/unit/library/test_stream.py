@@ -179,6 +179,19 @@ def test_a_changed_global_batch_goes_on_exactly_at_the_position() -> None:
     after.close()
 
 
+def test_a_restored_position_counts_also_where_more_was_dealt_before() -> None:
+    stream = make(Shards([30, 30]), global_batch=2)
+    dealt = [[sample for batch, _ in stream.micro_batches(step) for sample in batch] for step in range(6)]
+    saved = stream.state_dict_at(2)
+    elsewhere = {**saved, "step": 4}  # of a run whose steps have other numbers
+    for state, step in ((saved, 2), (elsewhere, 4)):
+        stream.load_state_dict(state)
+        assert stream.samples_consumed == 4
+        assert stream.state_dict() == state
+        assert next(stream.micro_batches(step))[0] == dealt[2]
+    stream.close()
+
+
 def test_a_world_that_changes_under_a_stream_deals_the_same_order(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = undisturbed([9] * 4, 3, global_batch=4)
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -70,6 +70,14 @@ def test_r31_an_exit_code_after_finished_is_the_scripts_own_word(pod: Pod) -> No
     assert said(pod, "rank 0 ended with exit code 1 after its last step was saved; the others are ended")
 
 
+def test_r31_an_abort_on_the_way_out_does_not_hide_an_exception(pod: Pod) -> None:
+    """torch 2.6 does so now and then: a thread that nobody joined is killed inside C++."""
+    after = "import atexit\natexit.register(os.abort)\nraise ValueError('no metric')\n"
+    pod.run("python3", pod.script("train.py", FINISHED + after))
+    exited = pod.sidecar.expect(local.ProcessExited)
+    assert (exited.signal, exited.last_lines.splitlines()[-1]) == (6, "ValueError: no metric")
+
+
 def test_r31_a_script_without_the_library_crashes_as_ever(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", "import os\n" + KILLED))
     assert pod.sidecar.expect(local.ProcessExited).signal == 11

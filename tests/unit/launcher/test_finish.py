@@ -16,6 +16,23 @@ ATTEMPT = 3
 FIRST = 4  # the pod's first rank
 PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:3\n"
 RAISED = "ValueError: no metric\n"
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/scripts/train.py", line 12, in <module>\n    evaluate()\n'
+    '  File "/scripts/train.py", line 4, in evaluate\n    raise ValueError("no metric")\n' + RAISED
+)
+ABORTED = "terminate called without an active exception\n"
+MENTIONED = (
+    "Exception ignored in: <function Loader.__del__ at 0x7f>\n"
+    'Traceback (most recent call last):\n  File "/lib/loader.py", line 7, in __del__\n    self.stop()\n'
+    "AttributeError: 'NoneType' object has no attribute 'stop'\n"
+)
+CRASHED_THREAD = (
+    "Exception in thread Thread-1 (watch):\n"
+    'Traceback (most recent call last):\n  File "/lib/watch.py", line 7, in watch\n    self.stop()\nOSError: gone\n'
+)
+FAULT = (
+    'Fatal Python error: Segmentation fault\n\nThread 0x7f (most recent call first):\n  File "/a.py", line 3 in main\n'
+)
 
 PHASES_BEFORE = [phase for phase in PHASES if phase != "finished"]
 
@@ -61,7 +78,8 @@ PEER_SENTENCE = "rank 4 lost its connection to a peer after its last step was sa
         (KILLED, False, KILLED_SENTENCE),
         (KILLED, True, KILLED_SENTENCE),
         (ended(signal=9), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "9 (SIGKILL)")),
-        (ended(signal=6, lines=PEER), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "6 (SIGABRT)")),
+        (ended(signal=6, lines=ABORTED), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "6 (SIGABRT)")),
+        (ended(signal=11, lines=MENTIONED + CRASHED_THREAD + FAULT), False, KILLED_SENTENCE),
         (ended(signal=40), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "40 (unknown)")),
         (ended(code=139), True, KILLED_SENTENCE),
         (ended(code=139), False, None),  # no shell: a number that the script chose
@@ -69,6 +87,14 @@ PEER_SENTENCE = "rank 4 lost its connection to a peer after its last step was sa
         (ended(code=1, lines=RAISED), True, None),
         (ended(code=128), True, None),
         (ended(code=255), True, None),  # -1: no signal has such a number
+        (ended(signal=6, lines=TRACEBACK + ABORTED), False, None),  # it raised, and could not even leave in peace
+        (ended(signal=11, lines=TRACEBACK + MENTIONED), False, None),
+        (ended(signal=11, lines=TRACEBACK[60:]), False, None),  # cut off, as long ones are
+        (ended(code=134, lines=TRACEBACK + ABORTED), True, None),
+        (ended(signal=9, lines=TRACEBACK), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "9 (SIGKILL)")),
+        (ended(signal=6, lines=TRACEBACK.replace(RAISED, PEER) + ABORTED), False, PEER_SENTENCE),
+        (ended(signal=11, lines=TRACEBACK.replace(RAISED, PEER)), False, PEER_SENTENCE),
+        (ended(signal=9, lines=PEER), False, KILLED_SENTENCE.replace("11 (SIGSEGV)", "9 (SIGKILL)")),
         (ended(code=1, lines=PEER), False, PEER_SENTENCE),
         (ended(code=1, lines=PEER), True, PEER_SENTENCE),
     ],

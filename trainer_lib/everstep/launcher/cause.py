@@ -36,7 +36,12 @@ class Failure:
 
 def is_peer_lost(exit_: Exit, last_lines: str) -> bool:
     """R32: its last lines say that a peer's connection broke. A signal other than a library's own abort speaks for itself."""
-    return exit_.signal in (None, signal.SIGABRT) and _PEER_LOST.search(last_lines) is not None
+    return exit_.signal in (None, signal.SIGABRT) and says_peer_lost(last_lines)
+
+
+def says_peer_lost(last_lines: str) -> bool:
+    """Whether a library that speaks to peers says that a connection broke."""
+    return _PEER_LOST.search(last_lines) is not None
 
 
 def choose_cause(failures: Sequence[Failure]) -> Failure:

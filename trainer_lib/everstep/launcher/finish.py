@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
-from everstep.launcher.cause import Failure
+from everstep.launcher.cause import Failure, says_peer_lost
 from everstep.launcher.pages import Pages
 from everstep.launcher.processes import Exit
 
 _SHELL_BASE = 128  # a shell's exit code for what a signal killed is this and the signal's number
+
+# An exception that Python only mentions, because it ends nothing: at exit they are common.
+_MENTIONED = re.compile(
+    r"Exception (?:ignored|in thread)[^\n]*\nTraceback \(most recent call last\):\n(?:[ \t][^\n]*\n)*[^\n]*"
+)
+_FRAME = re.compile(r'File "[^"\n]+", line \d+, in ')  # not the header: a long traceback's is not among the last lines
 
 
 def explain_rank(failure: Failure, pages: Pages, *, wrapped: bool) -> str | None:
@@ -34,14 +41,19 @@ def killed_by(exit_: Exit, *, wrapped: bool) -> int | None:
     return number if number in signal.valid_signals() else None
 
 
+def says_raised(last_lines: str) -> bool:
+    """Whether the script failed by an exception of its own: torch's threads may abort the process after it, on the way out."""
+    return _FRAME.search(_MENTIONED.sub("", last_lines)) is not None
+
+
 def _explain(failure: Failure, *, wrapped: bool) -> str | None:
     number = killed_by(failure.exit, wrapped=wrapped)
-    if number is not None:
-        how = f"was killed by signal {number} ({_name(number)})"
-    elif failure.is_peer_lost:
+    if says_peer_lost(failure.last_lines) and number != signal.SIGKILL:
         how = "lost its connection to a peer"
-    else:
+    elif number is None or (number != signal.SIGKILL and says_raised(failure.last_lines)):
         return None
+    else:
+        how = f"was killed by signal {number} ({_name(number)})"
     return f"rank {failure.exit.rank} {how} after its last step was saved: it has finished"
 
 

@@ -96,7 +96,7 @@ class Checkpointer:
                 if self._is_last_step:
                     break
                 run.finish_step(self._step)
-            run.finish_loop(self._step, is_last=self._is_last_step or (total is not None and self._step >= total))
+            run.finish_loop(self._step, is_last=self._is_end(total))
         finally:
             run.end_loop()
 
@@ -104,13 +104,21 @@ class Checkpointer:
         """Make the step that is running the last one: the loop ends after it as if `until` were reached. On all ranks in one step."""
         self._is_last_step = True
 
+    def _is_end(self, total: int | None) -> bool | None:
+        """Whether the job's last step is done; None: the script does not say."""
+        if self._is_last_step:
+            return True
+        return None if total is None else self._step >= total
+
     def _current_run(self) -> Run:
         """The run of this process, opened once: its groups and threads live until the process ends."""
         if self._run is not None and self._run.is_current:
             return self._run
         setting = read_setting(self._directory, self._interval, self._keep_last)
+        if self._run is not None:
+            self._run.close()
         step = None if self._run is None else self._step
         run = open_run(setting, self._state, timeout_seconds=self._timeout_seconds, step=step)
-        weakref.finalize(self, run.close)  # runs at the interpreter's end, too
+        weakref.finalize(self, run.finish)  # runs at the interpreter's end, too
         self._step = run.step
         return run

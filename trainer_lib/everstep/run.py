@@ -49,7 +49,8 @@ def _begin(
     if reporter is not None:
         reporter.enter("loading")
     engine = DcpEngine(world, sync_files=place.sync_files)
-    found = _resume_point(setting, place, world) if step is None else None
+    newest = _resume_point(setting, place, world)  # a folder must know it also where nothing is loaded
+    found = newest if step is None else None
     if found is not None:
         restore(state, engine, world, found[0], step=found[1])
     begun = found[1] if found is not None else step or 0
@@ -98,11 +99,11 @@ class Run:
         self._count(before)
         self._clock.start()
 
-    def finish_loop(self, step: int, *, is_last: bool) -> None:
+    def finish_loop(self, step: int, *, is_last: bool | None) -> None:
         """A loop has come to its end: save its last step.
 
-        The job has finished (R31) where the script says so, or where this is its only loop. In a script with several loops that
-        says nothing, only the end of the process shows that none follows.
+        The job has finished (R31) where the script says so, or, `is_last` None, where this is its first loop. In a script with
+        several loops that says nothing, only the end of the process shows that none follows.
         """
         if step > self.step:
             self._enter("saving")
@@ -111,19 +112,24 @@ class Run:
                 self._saver.save_whole(step)
             finally:
                 self._count(before)
-        self._is_over = True
-        self._enter("finished" if is_last or self._num_loops == 1 else "training")
+        self._is_over = is_last is not False
+        has_finished = self._num_loops == 1 if is_last is None else is_last
+        self._enter("finished" if has_finished else "training")
 
     def end_loop(self) -> None:
         """A loop is left, in whatever way: no save may be cut off by the end of the process."""
         self._saver.drain()
         _close_place(self._place)
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """The process ends, or nobody can ask for another loop."""
-        self.end_loop()
+        self.close()
         if self._is_over:
             self._enter("finished")
+
+    def close(self) -> None:
+        """Let go of all that other processes see of this run."""
+        self.end_loop()
         self._world.leave()
 
     def _report_step(self, reporter: Reporter, step: int, at_ns: int) -> None:

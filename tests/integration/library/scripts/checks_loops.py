@@ -1,0 +1,177 @@
+"""Loops over steps that follow each other, are left, or end early: nothing leaks, no save is lost, `finished` is said in time."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cluster_kit as kit
+import everstep
+import torch
+import torch.distributed as dist
+from checks_local import steps_in
+from everstep.errors import EverstepError
+from models import OddShapes, step_by_hand
+from ranks import run_ranks, try_ranks
+
+
+def build(folder: Path, **options: Any) -> tuple[everstep.Checkpointer, OddShapes, Any, dict[str, int]]:
+    model, counter = OddShapes(), {"steps": 0}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    state = {"model": model, "optimizer": optimizer, "counter": counter}
+    return everstep.Checkpointer(state, directory=folder, **options), model, optimizer, counter
+
+
+def check_a_loop_an_epoch_leaks_nothing(folder: Path) -> None:
+    """TR12: file descriptors and threads are as many after 40 loops as after three."""
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+    def epochs() -> list[tuple[int, int]]:
+        checkpointer, model, optimizer, counter = build(folder, every=1000)
+        found = []
+        for epoch in range(40):
+            for step in checkpointer.steps(until=2 * (epoch + 1), total=80):
+                step_by_hand(model, optimizer, step)
+                counter["steps"] += 1
+            found.append(held())
+        assert counter["steps"] == 80
+        return found
+
+    for found in run_ranks(2, epochs):
+        assert all(after <= before for before, after in zip(found[2], found[-1], strict=True)), (found[2], found[-1])
+    assert steps_in(folder)[-1] == 80
+
+
+LEFT = """
+import sys, threading, everstep, torch
+from everstep import dcp_files
+release = threading.Event()
+slow = dcp_files.Writer.write_data
+def write_data(self, plan, planner):
+    release.wait(30)
+    return slow(self, plan, planner)
+dcp_files.Writer.write_data = write_data
+progress = {"step": 0}
+loop = everstep.Checkpointer({"progress": progress}, directory=sys.argv[1], every=2).steps(until=9)
+for step in loop:
+    progress["step"] = step
+    if step == 2:  # the save after step 2 is still being written
+        break
+threading.Timer(0.3, release.set).start()
+"""
+
+
+def check_a_save_that_is_running_outlives_a_break_and_the_script(folder: Path) -> None:
+    """Also while somebody holds the generator, so that it is never closed."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT, str(folder / "run")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert steps_in(folder / "run") == [2]
+
+
+def check_a_step_that_was_left_is_done_again_and_an_old_loop_is_refused(folder: Path) -> None:
+    def loops() -> Any:
+        checkpointer, _, _, counter = build(folder)
+        old = checkpointer.steps(until=9)
+        assert [next(old), next(old)] == [0, 1]
+        done = []
+        for step in checkpointer.steps(until=3):
+            counter["steps"] += 1
+            done.append(step)
+        try:
+            next(old)
+        except EverstepError as error:
+            return done, str(error)
+        return done, ""
+
+    ((done, refusal),) = run_ranks(1, loops)
+    assert done == [1, 2]
+    assert "has taken over" in refusal
+
+
+def check_a_script_can_finish_early(folder: Path) -> None:
+    def early() -> list[int]:
+        checkpointer, _, _, counter = build(folder)
+        done = []
+        for step in checkpointer.steps(until=100):
+            counter["steps"] += 1
+            done.append(step)
+            if step == 4:
+                checkpointer.finish_early()
+        assert checkpointer.step == 5
+        return done
+
+    assert run_ranks(2, early) == [[0, 1, 2, 3, 4]] * 2
+    assert steps_in(folder) == [5]
+
+
+def check_finished_is_said_when_no_loop_can_follow(folder: Path) -> None:
+    """Between the loops of a script that gives `total`, or that has shown that it has several, the job is not finished (R31)."""
+    phases: dict[str, list[str]] = {}
+    for name, total in (("told", 6), ("shown", None)):
+        (pod,) = kit.make_pods(folder / name, 1)
+
+        def epochs(pod: Path = pod, total: int | None = total) -> list[str]:
+            kit.enter_pod(pod)
+            counter = {"steps": 0}
+            checkpointer = everstep.Checkpointer({"counter": counter})
+            page, found = kit.progress_page(pod), []
+            for until in (2, 4, 6):
+                for _ in checkpointer.steps(until=until, total=total):
+                    assert kit.phase(page) == "training"
+                found.append(kit.phase(page))
+                kit.wait_saved(pod, until)
+                shutil.rmtree(kit.snapshot(pod, until))
+            del checkpointer  # as the interpreter's end does
+            return [*found, kit.phase(page)]
+
+        (phases[name],) = run_ranks(1, epochs)
+    assert phases["told"] == ["training", "training", "finished", "finished"]
+    assert phases["shown"] == ["finished", "training", "training", "finished"]
+
+
+def check_a_process_group_made_anew_is_met(folder: Path) -> None:
+    """A script may destroy its process group between two loops; ours died with it."""
+
+    def twice(store: str) -> int:
+        checkpointer, model, optimizer, counter = build(folder / "run")
+        rank = dist.get_rank()
+        for until in (2, 4):
+            for step in checkpointer.steps(until=until):
+                step_by_hand(model, optimizer, step)
+                counter["steps"] += 1
+            dist.barrier()
+            dist.destroy_process_group()
+            dist.init_process_group("gloo", init_method=f"file://{store}-{until}", rank=rank, world_size=2)
+        return counter["steps"]
+
+    assert run_ranks(2, twice, str(folder / "store")) == [4, 4]
+    assert steps_in(folder / "run") == [2, 4]
+
+
+def check_what_fails_at_the_start_can_be_put_right_in_the_same_process(folder: Path) -> None:
+    """The folder is given back and no group stays: with the state repaired the same process trains."""
+
+    def again() -> tuple[str, list[int], int]:
+        progress: dict[str, Any] = {"odd": object()}
+        checkpointer = everstep.Checkpointer({"progress": progress}, directory=folder)
+        try:
+            next(checkpointer.steps(until=2))
+        except EverstepError as error:
+            told = str(error)
+        progress["odd"] = None
+        return told, list(checkpointer.steps(until=2)), threading.active_count()
+
+    for told, done, threads in run_ranks(2, again):
+        assert "progress.odd: a object" in told
+        assert done == [0, 1]
+        assert threads == 1
+    (outcome, *_) = try_ranks(1, lambda: everstep.Checkpointer({"a": {}}, per_rank=["b"], from_rank_0=["a", "b"]))
+    assert "'b' is not in the state" in outcome
+    assert "both in per_rank and in from_rank_0" in outcome

@@ -34,6 +34,11 @@ class Member:
     owner: Any
     wrapper: Wrapper
 
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a buffer is part of the module's state."""
+        return self.name.rpartition(".")[2] not in self.owner._non_persistent_buffers_set
+
 
 def parameter_names(model: Any, *, what: str) -> dict[int, str]:
     """id(parameter) -> canonical name; a tied parameter has its first name. `what` names the model in errors."""

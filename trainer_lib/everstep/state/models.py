@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from everstep.state import tensors
 from everstep.state.items import Captured, Item, Saved, Sharing, Slot, Slots
 from everstep.state.objects import nest, nest_slots, rebuilt
 from everstep.state.tree import Path
+from everstep.state.values import Unsavable
 
 
 class ModuleEntry:
@@ -25,6 +26,7 @@ class ModuleEntry:
     def capture(self, step: int) -> Captured:
         """See `Entry.capture`."""
         known = {member.name: member for member in members(self._module, what=self.name)}
+        self._refuse_empty(known.values())
         items: list[Item] = []
         shapes: dict[Path, Any] = {}
         for key, value in get_model_state_dict(self._module).items():
@@ -71,6 +73,13 @@ class ModuleEntry:
         """See `Entry.restore`."""
         keys = dict.fromkeys(path[1] for path in loaded)
         set_model_state_dict(self._module, {key: rebuilt((self.name, key), loaded, saved) for key in keys})
+
+    def _refuse_empty(self, known: Iterable[Member]) -> None:
+        """Torch leaves what has no data out of a state dict without a word: a checkpoint without it could never be resumed from."""
+        for member in known:
+            problem = tensors.problem_of(member.value) if isinstance(member.value, torch.Tensor) else ""
+            if problem and (member.kind == "parameter" or member.is_persistent):
+                raise Unsavable(f"{self.name}.{member.name}: {problem}")
 
     def _live(self) -> dict[str, Any]:
         return dict(get_model_state_dict(self._module))

@@ -82,7 +82,11 @@ def destinations(state: State, checkpoint: Checkpoint, world: World) -> tuple[Ta
             if name not in state.allow_missing:
                 misfits.problems.append(_missing(name, state, checkpoint, world))
             continue
-        slots = entry.slots(saved)
+        try:
+            slots = entry.slots(saved)
+        except LookupError:
+            misfits.problems.append(f"{name}: what the checkpoint holds under this name is another kind of thing")
+            continue
         targets[name] = saved, keys, slots.of
         misfits.problems.extend(slots.problems)
         misfits.spare.update(slots.spare)

@@ -49,7 +49,7 @@ class Saver:
         self._saved_at = 0.0
         self._flight: Flight | None = None
         self._failed = False  # the newest save failed here, and the other ranks do not know it yet
-        self._told = ""  # the last reason that was given for a save that was not made
+        self._told_skip = ""
 
     def start(self, step: int) -> None:
         """The attempt begins after `step` finished steps."""
@@ -145,8 +145,9 @@ class Saver:
 
     def _skip(self, step: int, hindrance: str) -> None:
         self.counts.skipped += 1
-        if hindrance:
+        if hindrance and hindrance != self._told_skip:
             self._tell(step, hindrance)
+            self._told_skip = hindrance
 
     def _refuse(self, step: int, content: Flat | str) -> None:
         """TR4: something in the state could never be loaded again, on this rank or on another."""
@@ -157,9 +158,7 @@ class Saver:
             self._tell(step, content)
 
     def _tell(self, step: int, reason: str) -> None:
-        if reason != self._told:
-            say(f"rank {self._world.rank}: no save after step {step}, on any rank; training goes on: {reason}")
-            self._told = reason
+        say(f"rank {self._world.rank}: no save after step {step}, on any rank; training goes on: {reason}")
 
     def _needed_bytes(self, flat: Flat) -> int:
         """About what this pod's ranks will write: sharded tensors as they are, replicated ones spread over all ranks."""

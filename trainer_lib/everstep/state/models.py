@@ -12,8 +12,8 @@ from everstep.naming import Member, members
 from everstep.state import tensors
 from everstep.state.items import Captured, Item, Saved, Sharing, Slot, Slots
 from everstep.state.objects import nest, nest_slots, rebuilt
+from everstep.state.tagged import Unsavable
 from everstep.state.tree import Path
-from everstep.state.values import Unsavable
 
 
 class ModuleEntry:

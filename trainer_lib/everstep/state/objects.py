@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from everstep.errors import LoadError
-from everstep.state import tensors, tree, values
+from everstep.state import tensors, tree
 from everstep.state.items import Captured, Item, Saved, Slot, Slots, under
+from everstep.state.tagged import Unsavable
 from everstep.state.tree import Path
 
 
@@ -79,7 +80,7 @@ class ObjectEntry:
     def _live(self) -> dict[Path, Any]:
         try:
             return {item.path: item.value for item in self.capture(0).items}
-        except values.Unsavable:
+        except Unsavable:
             return {}
 
 

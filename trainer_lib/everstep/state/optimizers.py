@@ -152,9 +152,13 @@ class OptimizerEntry:
                 )
 
 
-def speaks_for_itself(optimizer: Any) -> bool:
-    """Whether an optimizer has a state_dict of its own: then it is saved as any object is."""
-    return next(kind for kind in type(optimizer).__mro__ if "state_dict" in vars(kind)) is not torch.optim.Optimizer
+def has_own_format(optimizer: Any) -> bool:
+    """Whether an optimizer writes or reads its state in a way of its own: then it is saved as any object is."""
+    return _overrides(optimizer, "state_dict") or _overrides(optimizer, "load_state_dict")
+
+
+def _overrides(optimizer: Any, method: str) -> bool:
+    return next(kind for kind in type(optimizer).__mro__ if method in vars(kind)) is not torch.optim.Optimizer
 
 
 def problem_of(name: str, optimizer: Any, others: list[Any]) -> str:
@@ -164,7 +168,7 @@ def problem_of(name: str, optimizer: Any, others: list[Any]) -> str:
             f"{name}: a ZeroRedundancyOptimizer keeps its state on other ranks, and no resume would get it back: shard with "
             "torch.distributed.fsdp.fully_shard and give an ordinary optimizer"
         )
-    if speaks_for_itself(optimizer):
+    if _overrides(optimizer, "state_dict"):
         return ""
     inner = [
         attribute

@@ -16,9 +16,9 @@ from everstep.state import tensors, values
 from everstep.state.items import Captured, Entry, Item, Saved, Sharing
 from everstep.state.models import ModuleEntry
 from everstep.state.objects import ContainerEntry, GeneratorEntry, ObjectEntry, TensorEntry
-from everstep.state.optimizers import GROUPS, PARAMS, OptimizerEntry, problem_of, speaks_for_itself
+from everstep.state.optimizers import GROUPS, PARAMS, OptimizerEntry, has_own_format, problem_of
+from everstep.state.tagged import Unsavable
 from everstep.state.tree import Path, key_of
-from everstep.state.values import Unsavable
 
 RECORD = "everstep"  # our own entry: step, world size, samples consumed, keys an entry
 RNG = "rng"  # rng.<rank>
@@ -230,7 +230,7 @@ def _problem(name: Any, thing: Any, others: list[Any]) -> str:
 def _entry(name: str, thing: Any, modules: Mapping[str, Any]) -> Entry:
     if isinstance(thing, torch.nn.Module):
         return ModuleEntry(name, thing)
-    if isinstance(thing, torch.optim.Optimizer) and not speaks_for_itself(thing):
+    if isinstance(thing, torch.optim.Optimizer) and not has_own_format(thing):
         return OptimizerEntry(name, thing, modules)
     if isinstance(thing, torch.Generator):
         return GeneratorEntry(name, thing)

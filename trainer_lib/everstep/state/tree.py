@@ -11,8 +11,8 @@ import collections
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from everstep.state import tensors, values
-from everstep.state.values import Unsavable
+from everstep.state import tagged, tensors, values
+from everstep.state.tagged import Unsavable
 
 Path = tuple[Any, ...]  # of str (dict keys) and int (places in a list)
 Shape = Any  # None: a plain leaf, or plain dicts and lists; else nested lists of plain values
@@ -121,7 +121,7 @@ def _open_list(value: Any, path: Path, leaves: list[tuple[Path, Any]]) -> tuple[
 def _dict_kind(value: Any, path: Path) -> str:
     if type(value) is collections.defaultdict:
         try:
-            return f"defaultdict.{values.factory_name(value)}"
+            return f"defaultdict.{tagged.factory_name(value)}"
         except Unsavable as problem:
             raise Unsavable(f"{key_of(path)}: {problem}") from None
     if type(value) not in _DICTS.values():
@@ -193,7 +193,7 @@ def _closed(leaves: Mapping[Path, Any], shape: Shape, path: Path) -> Any:
         items = [_closed(leaves, child, (*path, place)) for place, child in enumerate(shape[1])]
         return collections.deque(items, shape[2]) if kind == "deque" else {"list": list, "tuple": tuple}[kind](items)
     if kind in _DICTS or kind.startswith("defaultdict"):
-        made = _DICTS[kind]() if kind in _DICTS else collections.defaultdict(values.factory_of(kind.partition(".")[2]))
+        made = _DICTS[kind]() if kind in _DICTS else collections.defaultdict(tagged.factory_of(kind.partition(".")[2]))
         for key, part, child in shape[1]:
             made[values.thaw(key)] = _closed(leaves, child, (*path, part))
         return made

@@ -30,13 +30,14 @@ class Failed(Exception):
 class Ranks:
     """Running ranks, and the folder into which they put what they return."""
 
-    def __init__(self, world: int, call: Callable[[], Any]) -> None:
+    def __init__(self, world: int, call: Callable[[], Any], *, hang_seconds: float = HANG_SECONDS) -> None:
         self._folder = Path(tempfile.mkdtemp())
+        self._hang_seconds = hang_seconds
         self._children = [_fork(self._folder, rank, world, call) for rank in range(world)]
 
     def outcomes(self) -> list[Any]:
         """For each rank a tuple with what it returned, or the text of its traceback or death."""
-        found = [_collect(self._folder, rank, pid) for rank, pid in enumerate(self._children)]
+        found = [_collect(self._folder, rank, pid, self._hang_seconds) for rank, pid in enumerate(self._children)]
         shutil.rmtree(self._folder)
         return found
 
@@ -96,9 +97,9 @@ def _fork(folder: Path, rank: int, world: int, call: Callable[[], Any]) -> int:
     os._exit(0)
 
 
-def _collect(folder: Path, rank: int, pid: int) -> Any:
+def _collect(folder: Path, rank: int, pid: int, hang_seconds: float) -> Any:
     """Wait for a rank, kill it when it hangs."""
-    deadline = time.monotonic() + HANG_SECONDS
+    deadline = time.monotonic() + hang_seconds
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)

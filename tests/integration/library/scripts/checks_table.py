@@ -1,0 +1,60 @@
+"""Things that a script may put into its state, what may happen to them between start and save, and the world of the resume.
+
+Every cell of this table is equal, or refused by name and in time, at the start, at the save or at the resume. Nothing third.
+The things are in `things_*.py`, the rules of what must come of them in `things.py`, and how they are played in `table.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from table import Failures, all_things, play_equal, play_kept, play_refused_resumes, play_saves, play_starts, settled
+from things import AT_RESUME, EQUAL, WORLDS, Cell, Thing, cells_of, expected
+
+SAVED_BY = (1, 2)
+
+
+def check_table_has_a_word_on_every_happening_to_every_thing(folder: Path) -> None:
+    assert len(cells_of(all_things())) > 1000
+
+
+def check_table_what_is_refused_at_the_start(folder: Path) -> None:
+    failures = Failures([])
+    things = settled(all_things(), folder)
+    for num_ranks in SAVED_BY:
+        play_starts(things, num_ranks, folder, failures)
+    failures.check()
+
+
+def check_table_what_is_refused_at_the_save(folder: Path) -> None:
+    failures = Failures([])
+    things = settled(all_things(), folder)
+    for num_ranks in SAVED_BY:
+        play_saves(things, num_ranks, folder, failures)
+    failures.check()
+
+
+def check_table_what_is_equal(folder: Path) -> None:
+    failures = Failures([])
+    things = settled(all_things(), folder)
+    for saved_by in SAVED_BY:
+        kept = play_kept(_cells(things, saved_by, EQUAL), saved_by, folder, failures, EQUAL)
+        for _, resumed_by in (worlds for worlds in WORLDS if worlds[0] == saved_by):
+            play_equal(kept, resumed_by, folder, failures)
+    failures.check()
+
+
+def check_table_what_is_refused_at_the_resume(folder: Path) -> None:
+    failures = Failures([])
+    for saved_by in SAVED_BY:
+        kept = play_kept(_cells(all_things(), saved_by, AT_RESUME), saved_by, folder, failures, AT_RESUME)
+        for _, resumed_by in (worlds for worlds in WORLDS if worlds[0] == saved_by):
+            play_refused_resumes(kept, resumed_by, folder, failures)
+    failures.check()
+
+
+def _cells(things: list[Thing], saved_by: int, outcome: str) -> list[Cell]:
+    """The cells that have this outcome in any world of the resume."""
+    cells = [cell for cell in cells_of(things) if saved_by in cell.thing.saved_by]
+    worlds = [pair for pair in WORLDS if pair[0] == saved_by]
+    return [cell for cell in cells if any(expected(cell, *pair) == outcome for pair in worlds)]

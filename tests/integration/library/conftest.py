@@ -10,7 +10,7 @@ from testcluster.rootfs import run_in_rootfs
 SCRIPTS = Path(__file__).parent / "scripts"
 ROOT = Path(__file__).parents[3]
 MODULES = sorted(path.stem for path in SCRIPTS.glob("checks_*.py"))
-HANG_SECONDS = 500
+HANG_SECONDS = 1800
 
 
 @pytest.fixture(scope="session", params=["torch-new", "torch-old"])

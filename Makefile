@@ -68,6 +68,11 @@ test-cluster: $(READY) ## Real faults on a real Kubernetes on this machine (root
 	$(call timed,parts of the test cluster,tests/cluster/cluster build)
 	$(call timed,cluster tests,$(PYTEST) tests/cluster)
 
+RUNS ?= 40
+.PHONY: soak-exits
+soak-exits: $(READY) ## The example on the oldest torch, RUNS=40 times with all cores busy: each run must end with 0 (root)
+	@PYTHONPATH=tests/cluster $(BIN)/python tests/soak/example_exits.py --runs $(RUNS)
+
 ##@ Measure it
 
 CYCLES ?= 10

@@ -15,7 +15,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class SaveFailure:
+class FailedSave:
     """Why the newest save failed: one word for machines, a sentence for people."""
 
     step: int

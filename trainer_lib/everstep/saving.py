@@ -18,7 +18,7 @@ from everstep.console import say
 from everstep.engine import Engine, FlatState
 from everstep.errors import SaveError, StateError
 from everstep.interval import FIRST_SAVE_STEPS, Clock, EverySteps
-from everstep.outcomes import Counts, Flight, SaveFailure
+from everstep.outcomes import Counts, FailedSave, Flight
 from everstep.places import MAX_SNAPSHOTS, Place, require_room
 from everstep.state import tensors
 from everstep.state.report import SaveAgreement
@@ -37,7 +37,7 @@ class Saver:
 
     def __init__(self, state: State, engine: Engine, place: Place, world: World, interval: SaveInterval) -> None:
         self.counts = Counts()
-        self.failure: SaveFailure | None = None  # of the newest save that was wanted; None: it is good, or not settled
+        self.failure: FailedSave | None = None  # of the newest save that was wanted; None: it is good, or not settled
         self._state = state
         self._engine = engine
         self._place = place
@@ -153,7 +153,7 @@ class Saver:
         """TR4: something in the state could never be loaded again, on this rank or on another."""
         self.counts.failed += 1
         reasons = [reason for reason in self._world.gather(content if isinstance(content, str) else "") if reason]
-        self.failure = SaveFailure(step, "StateRefused", reasons[0])
+        self.failure = FailedSave(step, "StateRefused", reasons[0])
         if isinstance(content, str):
             self._tell(step, content)
 
@@ -230,7 +230,7 @@ class Saver:
         self._failed = True
         self.counts.failed += 1
         reason = "StateRefused" if isinstance(error.__cause__, StateError) else "SaveFailed"
-        self.failure = SaveFailure(self._flight.step, reason, str(error))
+        self.failure = FailedSave(self._flight.step, reason, str(error))
         self._place.discard(self._flight.step)
         if self._world.rank == 0 or isinstance(error, OSError):
             say(f"rank {self._world.rank}: the save after step {self._flight.step} failed, training goes on: {error}")

@@ -7,13 +7,22 @@ a thread of a library outlived the interpreter. `make soak-exits`, `RUNS=40`.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import time
 from pathlib import Path
 
-from testcluster.rootfs import run_in_rootfs
+from testcluster.rootfs import command_in_rootfs, rootfs_folder
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONPATH": "/src/trainer_lib",
+    "OMP_NUM_THREADS": "1",
+}
 INSIDE = """
 import os, shutil, subprocess, sys
 runs, ranks = int(sys.argv[1]), 2
@@ -46,14 +55,9 @@ def main() -> int:
     parser.add_argument("--system", choices=("torch-old", "torch-new"), default="torch-old")
     options = parser.parse_args()
     began = time.monotonic()
-    done = run_in_rootfs(
-        options.system,
-        ["python3", "-c", INSIDE, str(options.runs)],
-        binds={ROOT: "/src"},
-        env={"PYTHONPATH": "/src/trainer_lib", "OMP_NUM_THREADS": "1"},
-    )
-    print(done.stdout, end="")
-    print(done.stderr[-3000:], end="", file=sys.stderr)
+    argv = ["python3", "-c", INSIDE, str(options.runs)]
+    command = command_in_rootfs(rootfs_folder(options.system), argv, {ROOT: "/src"})
+    done = subprocess.run(command, env=ENVIRONMENT)
     print(f"{options.runs} runs on {options.system}: {time.monotonic() - began:.0f} s")
     return done.returncode
 

@@ -81,10 +81,14 @@ class DcpSave:
 
     def wait(self) -> None:
         """See `PendingSave.wait`."""
-        if threading.current_thread() is not self._thread:
+        if not self.runs_here():
             self._thread.join()
         if self._error is not None:
             raise SaveError(_told(self._error)) from self._error
+
+    def runs_here(self) -> bool:
+        """See `PendingSave.runs_here`."""
+        return threading.current_thread() is self._thread
 
     def on_done(self, call: Callable[[], None]) -> None:
         """See `PendingSave.on_done`."""

@@ -47,6 +47,9 @@ class PendingSave(Protocol):
     def wait(self) -> None:
         """Return when this rank's files, and with rank 0 `.metadata`, are written. Raises SaveError."""
 
+    def runs_here(self) -> bool:
+        """Whether the caller is the thread that saves: garbage may be collected on any."""
+
     def on_done(self, call: Callable[[], None]) -> None:
         """Call, on the thread that saves, as soon as `wait` would not block. `call` must not raise."""
 

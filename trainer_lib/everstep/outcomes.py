@@ -5,6 +5,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from everstep.engine import PendingSave
+
 
 @dataclass
 class Counts:
@@ -29,3 +31,4 @@ class Flight:
 
     step: int
     settled: Future[None] = field(default_factory=Future)
+    pending: PendingSave | None = None  # None: it failed before it was begun

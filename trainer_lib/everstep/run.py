@@ -116,10 +116,15 @@ class Run:
         has_finished = self._num_loops == 1 if is_last is None else is_last
         self._enter("finished" if has_finished else "training")
 
-    def end_loop(self) -> None:
-        """A loop is left, in whatever way: no save may be cut off by the end of the process."""
-        self._saver.drain()
+    def end_loop(self) -> bool:
+        """A loop is left, in whatever way: no save may be cut off by the end of the process.
+
+        False where garbage collection leaves it on the thread that saves: then all stays as it is until the process ends.
+        """
+        if not self._saver.drain():
+            return False
         _close_place(self._place)
+        return True
 
     def finish(self) -> None:
         """The process ends, or nobody can ask for another loop."""
@@ -129,8 +134,8 @@ class Run:
 
     def close(self) -> None:
         """Let go of all that other processes see of this run."""
-        self.end_loop()
-        self._world.leave()
+        if self.end_loop():
+            self._world.leave()
 
     def _report_step(self, reporter: Reporter, step: int, at_ns: int) -> None:
         reporter.finish_step(step, at_ns, self._clock.usual_ns, self._saver.samples_consumed(step))

@@ -88,9 +88,13 @@ class Saver:
         """How many samples of the global order were taken in the steps up to this one."""
         return self._state.samples_consumed(step)
 
-    def drain(self) -> None:
-        """Return when no save is in the background any more."""
+    def drain(self) -> bool:
+        """Return when no save is in the background any more. False: on the thread that saves, which cannot wait for itself."""
+        pending = self._flight.pending if self._flight is not None else None
+        if pending is not None and pending.runs_here():
+            return False
         self._wait_settled()
+        return True
 
     # ------------------------------------------------------------------ the agreement
 
@@ -179,7 +183,7 @@ class Saver:
         record, streams = self._add_ours(content, step)
         agreement = SaveAgreement(content, streams, record)
         state = FlatState(content.values, content.paths)
-        pending = self._engine.save(state, self._place.make(step), agreement)
+        pending = flight.pending = self._engine.save(state, self._place.make(step), agreement)
 
         def settle() -> None:
             try:

@@ -1,5 +1,6 @@
 """Loops over steps that follow each other, are left, or end early: nothing leaks, no save is lost, `finished` is said in time."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -73,6 +74,34 @@ def check_a_save_that_is_running_outlives_a_break_and_the_script(folder: Path) -
     )
     assert done.returncode == 0, done.stderr
     assert steps_in(folder / "run") == [2]
+
+
+def check_garbage_that_is_collected_on_the_saving_thread_does_not_wait_for_itself(folder: Path) -> None:
+    """A loop that hangs in a cycle (a traceback holds it) may die on any thread, also on the one that it would wait for."""
+
+    def leave() -> None:
+        from everstep import dcp_files
+
+        write_data = dcp_files.Writer.write_data
+        dropped = threading.Event()
+
+        def collect_first(self: Any, plan: Any, planner: Any) -> Any:
+            assert dropped.wait(kit.HANG_SECONDS)
+            gc.collect()
+            return write_data(self, plan, planner)
+
+        dcp_files.Writer.write_data = collect_first
+        gc.disable()
+        loop = build(folder / "run", every=1)[0].steps(until=9)
+        assert [next(loop), next(loop)] == [0, 1]  # the save after step 1 is under way
+        cycle: list[Any] = [loop]
+        cycle.append(cycle)
+        del loop, cycle
+        dropped.set()
+        kit.wait_for(lambda: threading.active_count() == 1, "the save to end")
+
+    run_ranks(1, leave)
+    assert steps_in(folder / "run") == [1]
 
 
 def check_a_step_that_was_left_is_done_again_and_an_old_loop_is_refused(folder: Path) -> None:

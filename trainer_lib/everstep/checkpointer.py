@@ -64,6 +64,7 @@ class Checkpointer:
         self._timeout_seconds = timeout_seconds
         self._step = 0
         self._run: Run | None = None
+        self._at_end: Any = None
         self._loop = 0  # which call of `steps` is the newest
         self._is_last_step = False
 
@@ -94,11 +95,13 @@ class Checkpointer:
                     raise EverstepError("this loop was left: a later call of Checkpointer.steps() has taken over")
                 self._step = step + 1
                 if self._is_last_step:
+                    run.report_step(self._step)
                     break
                 run.finish_step(self._step)
             run.finish_loop(self._step, is_last=self._is_end(total))
         finally:
-            run.end_loop()
+            if self._loop == this_loop:  # what a later loop holds is not an old one's to give back
+                run.end_loop()
 
     def finish_early(self) -> None:
         """Make the step that is running the last one: the loop ends after it as if `until` were reached. On all ranks in one step."""
@@ -117,8 +120,10 @@ class Checkpointer:
         setting = read_setting(self._directory, self._interval, self._keep_last)
         if self._run is not None:
             self._run.close()
+        if self._at_end is not None:
+            self._at_end.detach()
         step = None if self._run is None else self._step
         run = open_run(setting, self._state, timeout_seconds=self._timeout_seconds, step=step)
-        weakref.finalize(self, run.finish)  # runs at the interpreter's end, too
+        self._at_end = weakref.finalize(self, run.finish)  # runs at the interpreter's end, too
         self._step = run.step
         return run

@@ -72,7 +72,7 @@ class DcpSave:
     """See `PendingSave`. On a thread of its own, which the interpreter waits for at its end: none is killed inside torch (TR13)."""
 
     def __init__(self, write: Callable[[], object]) -> None:
-        self._error: BaseException | None = None
+        self._error: SaveError | None = None
         self._calls: list[Callable[[], None]] = []
         self._done = False
         self._lock = threading.Lock()
@@ -84,7 +84,7 @@ class DcpSave:
         if not self.runs_here():
             self._thread.join()
         if self._error is not None:
-            raise SaveError(_told(self._error)) from self._error
+            raise self._error
 
     def runs_here(self) -> bool:
         """See `PendingSave.runs_here`."""
@@ -102,12 +102,21 @@ class DcpSave:
         try:
             write()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it; CheckpointException is one, too
-            self._error = error
+            self._error = _as_save_error(error)
         with self._lock:
             self._done = True
             calls, self._calls = self._calls, []
         for call in calls:
             call()
+
+
+def _as_save_error(error: BaseException) -> SaveError:
+    """In words only: a traceback would keep the whole frozen state alive. Caused by a StateError where the state was refused."""
+    told = SaveError(_told(error))
+    failures = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else []
+    if failures and all(isinstance(failure, StateError) for failure in failures):
+        told.__cause__ = StateError(str(told))
+    return told
 
 
 def _saved_item(path: Any, item: Any) -> SavedItem:

@@ -28,9 +28,9 @@ _NUM_PROPERTIES = len(TensorProperties().__getstate__())
 class Writer(FileSystemWriter):
     """Writes this rank's file, and as rank 0 `.metadata`, which holds no path: Python 3.13 pickles paths as no other can read."""
 
-    def stage(self, state_dict: Any) -> Any:
-        """The state is frozen already."""
-        return state_dict
+    def __init__(self, path: Path, *, sync_files: bool) -> None:
+        # No copying ahead: the state is on the CPU, and torch would open a CUDA context on device 0 for it, on every rank.
+        super().__init__(path, sync_files=sync_files, per_thread_copy_ahead=0)
 
     def storage_meta(self) -> StorageMeta:
         """Identity without a path."""
@@ -49,8 +49,11 @@ class Reader(FileSystemReader):
 
     _at: Any = None
 
-    def read_metadata(self, *args: Any, **kwargs: Any) -> Any:
-        """The index. Raises InvalidMetadata for what `complete` refuses, pickle.UnpicklingError for what this torch does not know."""
+    def read_metadata(self) -> Any:
+        """The index. Raises InvalidMetadata for what `complete` refuses, pickle.UnpicklingError for what this torch does not know.
+
+        No arguments: where it takes any, torch 2.14 tries again with one when this fails, and leaves the collectives on that rank alone.
+        """
         raw = (Path(self.path) / storage.METADATA).read_bytes()
         if not (Path(self.path) / storage.MANIFEST).exists():  # with one it is ours, and too large to look at twice
             dcp_metadata.parse_file_lengths(raw)

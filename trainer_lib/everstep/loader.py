@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from everstep.batches import tell_where
-from everstep.prefetch import Batches, Prefetcher, StepCursor
+from everstep.prefetch import Batches, Prefetcher, StepCursor, on_same_device
 from everstep.sampling import Schedule
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Loader:
         num_each = len(schedule.pieces(step))
         self._iterator = iter(self._loader)
         batches = _with_place(self._iterator, schedule, step, num_each)
-        ahead = Prefetcher(batches, depth=self._depth, on_start=_on_same_device()) if self._threaded else batches
+        ahead = Prefetcher(batches, depth=self._depth, on_start=on_same_device()) if self._threaded else batches
         return StepCursor(ahead, step=step, num_each=num_each)
 
 
@@ -150,13 +150,6 @@ def _end_workers(iterator: Any) -> None:
     end = getattr(iterator, "_shutdown_workers", None)
     if end is not None:
         end()
-
-
-def _on_same_device() -> Callable[[], None] | None:
-    """Makes another thread use this one's CUDA device: pinned memory, and datasets that use it, would take device 0."""
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
-        return None
-    return functools.partial(torch.cuda.set_device, torch.cuda.current_device())
 
 
 def _refuse(dataset: Any, length: int, options: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -86,3 +88,11 @@ class StepCursor:
         if self._taken == self._num_each:
             self._step, self._taken = self._step + 1, 0
         return item
+
+
+def on_same_device() -> Callable[[], None] | None:
+    """Makes another thread use this one's CUDA device: pinned memory, and datasets that use it, would take device 0."""
+    torch = sys.modules.get("torch")
+    if torch is None or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return None
+    return functools.partial(torch.cuda.set_device, torch.cuda.current_device())

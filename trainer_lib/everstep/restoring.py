@@ -15,7 +15,7 @@ from everstep.engine import Engine, FlatState, SavedItem
 from everstep.errors import LoadError
 from everstep.state import tensors, tree, values
 from everstep.state.agreement import classes
-from everstep.state.items import Saved, Slot
+from everstep.state.items import Entry, Saved, Slot
 from everstep.state.optimizers import OptimizerEntry
 from everstep.state.state import RECORD, RNG, Checkpoint, State, list_keys, shape_keys
 from everstep.state.tree import Path as KeyPath
@@ -79,7 +79,7 @@ def destinations(state: State, checkpoint: Checkpoint, world: World) -> tuple[Ta
     for name, entry in state.entries.items():
         saved, keys = state.saved(name, checkpoint, meshes, rank=world.rank, world=world.size)
         if not saved.items:
-            if name not in state.allow_missing:
+            if name not in state.allow_missing and not _is_empty(entry):
                 misfits.problems.append(_missing(name, state, checkpoint, world))
             continue
         try:
@@ -103,6 +103,11 @@ def _require_fit(misfits: list[Misfits], directory: Path) -> None:
             f"{directory} does not fit: {listing(told, most=30, between='; ')}; make the state what it was when this was saved, or "
             "resume from another checkpoint"
         )
+
+
+def _is_empty(entry: Entry) -> bool:
+    """Whether an entry has nothing to save: a loss without parameters, a stage without layers."""
+    return not entry.capture(0).items
 
 
 def _missing(name: str, state: State, checkpoint: Checkpoint, world: World) -> str:
@@ -181,13 +186,17 @@ def _restore_random(
 def _stream_numbers(kind: str, record: Mapping[str, Any], seeded: list[dict[str, str]], world: World) -> list[int]:
     """A number for each rank of this world: equal where the streams are to be equal.
 
-    As it was when saved; one rank alone says nothing of others: then as the script has seeded its ranks this time.
+    Where all were equal when saved, so they stay. Where they were not, or where one rank alone was, as the script has seeded its ranks
+    this time; if that tells nothing apart, as they were when saved.
     """
     saved = list(record.get("streams", {}).get(kind, ()))
     if len(saved) < 2:
         return classes([digests.get(kind, "") for digests in seeded])
     if len(set(saved)) == 1:
         return [0] * world.size
+    by_seed = classes([digests.get(kind, "") for digests in seeded])
+    if len(set(by_seed)) > 1:  # the script tells its ranks apart, perhaps in groups that draw alike
+        return by_seed
     return [saved[rank] if rank < len(saved) else len(saved) + rank for rank in range(world.size)]
 
 

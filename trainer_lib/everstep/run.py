@@ -89,11 +89,9 @@ class Run:
 
     def finish_step(self, step: int) -> None:
         """A body has ended. Returns soon, unless the pod was told to stop here: then never (R19)."""
-        at_ns = self._clock.tick()
-        if self._reporter is not None:
-            self._report_step(self._reporter, step, at_ns)
-            if self._is_told_to_stop(self._reporter, step):
-                self._stop(self._reporter, step)
+        self.report_step(step)
+        if self._reporter is not None and self._is_told_to_stop(self._reporter, step):
+            self._stop(self._reporter, step)
         before = (self._saver.counts.skipped, self._saver.counts.failed)
         self._saver.after_step(step, usual_step_seconds=self._clock.usual_ns / 1e9)
         self._count(before)
@@ -102,8 +100,8 @@ class Run:
     def finish_loop(self, step: int, *, is_last: bool | None) -> None:
         """A loop has come to its end: save its last step.
 
-        The job has finished (R31) where the script says so, or, `is_last` None, where this is its first loop. In a script with
-        several loops that says nothing, only the end of the process shows that none follows.
+        The job has finished (R31) where the script says so, or, `is_last` None, where this is its first loop: nobody can know that
+        another will follow. Once one has, only the end of the process shows that none does.
         """
         if step > self.step:
             self._enter("saving")
@@ -112,6 +110,11 @@ class Run:
                 self._saver.save_whole(step)
             finally:
                 self._count(before)
+        if is_last is None and self._num_loops == 2:
+            say(
+                "Checkpointer.steps() was called again without `total`: give it, or a process that is killed between its first two loops "
+                "counts as finished"
+            )
         self._is_over = is_last is not False
         has_finished = self._num_loops == 1 if is_last is None else is_last
         self._enter("finished" if has_finished else "training")
@@ -137,8 +140,11 @@ class Run:
         if self.end_loop():
             self._world.leave()
 
-    def _report_step(self, reporter: Reporter, step: int, at_ns: int) -> None:
-        reporter.finish_step(step, at_ns, self._clock.usual_ns, self._saver.samples_consumed(step))
+    def report_step(self, step: int) -> None:
+        """Say that a step is finished."""
+        at_ns = self._clock.tick()
+        if self._reporter is not None:
+            self._reporter.finish_step(step, at_ns, self._clock.usual_ns, self._saver.samples_consumed(step))
 
     def _is_told_to_stop(self, reporter: Reporter, step: int) -> bool:
         """R19: True once the stop at this step is confirmed; waits while it is only proposed; False when it is withdrawn."""

@@ -62,15 +62,14 @@ class Saver:
         """Save if it is due and all ranks can; tell of a save that has failed meanwhile."""
         self._notice_failure()
         by_steps = self._every is not None and self._every.is_due(step)
-        if by_steps or step == self._ask_at:
+        if by_steps or step >= self._ask_at:
             self._agree_and_save(step, by_steps, usual_step_seconds)
 
     def save_whole(self, step: int) -> None:
         """Return when the state after `step` is saved by all ranks. Raises SaveError after some tries."""
-        reason = ""
         for _ in range(_TRIES_AT_THE_END):
             self._wait_settled()
-            reason = self._agree_on_failure() or reason
+            self._agree_on_failure()
             if self._flight is not None and self._flight.step == step:
                 return
             content = self._content(step)
@@ -78,7 +77,7 @@ class Saver:
             self._wait_for_room(content)
             self._begin(step, content)
         self._wait_settled()
-        reason = self._agree_on_failure() or reason
+        reason = self._agree_on_failure()
         if reason:
             raise SaveError(
                 f"the state after step {step} could not be saved, tried {_TRIES_AT_THE_END} times: {reason}"
@@ -91,9 +90,12 @@ class Saver:
     def drain(self) -> bool:
         """Return when no save is in the background any more. False: on the thread that saves, which cannot wait for itself."""
         pending = self._flight.pending if self._flight is not None else None
-        if pending is not None and pending.runs_here():
+        if pending is None:  # none was begun, or it failed before a thread could
+            return True
+        if pending.runs_here():
             return False
         self._wait_settled()
+        self._notice_failure()
         return True
 
     # ------------------------------------------------------------------ the agreement
@@ -103,10 +105,12 @@ class Saver:
         wanted, next_gap = (clock.wants_save(), clock.next_gap()) if clock else (False, _NEVER)
         lead = self._world.rank == 0
         content = self._content(step)
-        hindrance = self._hindrance(content)
+        is_settled = self._is_settled()  # once: a save that fails meanwhile is for the next time
+        self._notice_failure()
+        hindrance = self._hindrance(content, is_settled)
         settled, good, free, sound, wished, gap = self._world.least(
             [
-                self._is_settled(),
+                is_settled,
                 not self._failed,
                 not hindrance,
                 not isinstance(content, str),
@@ -139,9 +143,9 @@ class Saver:
         except StateError as problem:
             return str(problem)
 
-    def _hindrance(self, content: Flat | str) -> str:
+    def _hindrance(self, content: Flat | str, is_settled: bool) -> str:
         """Why this rank cannot begin a save now; empty: it can."""
-        if not self._is_settled():
+        if not is_settled:
             return "the save before is not finished"
         if self._place.num_waiting() >= MAX_SNAPSHOTS:
             return f"{MAX_SNAPSHOTS} snapshots still wait to be written to storage"
@@ -166,7 +170,7 @@ class Saver:
 
     def _needed_bytes(self, flat: Flat) -> int:
         """About what this pod's ranks will write: sharded tensors as they are, replicated ones spread over all ranks."""
-        own = sum(_local_bytes(value, self._world.size) for value in flat.values.values())
+        own = sum(tensors.num_own_bytes(value, self._world.size) for value in flat.values.values())
         overhead = _ITEM_OVERHEAD_BYTES * len(flat.values)
         return int(1.05 * (own + overhead) * self._world.local_size)
 
@@ -175,20 +179,28 @@ class Saver:
     def _begin(self, step: int, content: Flat | str) -> None:
         """Freeze the state (B12) and write it, on all ranks or on none."""
         assert isinstance(content, Flat), "all ranks have agreed that there is something to save"
-        problem = self._freeze(content)
         flight = self._flight = Flight(step)
+        try:
+            self._launch(flight, content)
+        except BaseException as error:
+            if not flight.settled.done():  # or whoever waits for it waits for ever
+                flight.settled.set_exception(error)
+            raise
+
+    def _launch(self, flight: Flight, content: Flat) -> None:
+        problem = self._freeze(content)
         if not self._world.least([not problem])[0]:
             flight.settled.set_exception(SaveError(problem or "another rank could not copy its state"))
             return
-        record, streams = self._add_ours(content, step)
+        record, streams = self._add_ours(content, flight.step)
         agreement = SaveAgreement(content, streams, record)
         state = FlatState(content.values, content.paths)
-        pending = flight.pending = self._engine.save(state, self._place.make(step), agreement)
+        pending = flight.pending = self._engine.save(state, self._place.make(flight.step), agreement)
 
         def settle() -> None:
             try:
                 pending.wait()
-                self._place.publish(step, record["samples_consumed"])
+                self._place.publish(flight.step, record["samples_consumed"])
             except BaseException as error:  # noqa: BLE001 - the ranks wait for this answer, whatever it is
                 flight.settled.set_exception(error)
             else:
@@ -211,12 +223,9 @@ class Saver:
         """The record of the save, kept by rank 0, and this rank's random streams."""
         record = {"step": step, "world": self._world.size, "samples_consumed": self.samples_consumed(step)}
         streams = rng.snapshot()
-        ours: dict[tuple[str, ...], Any] = {(RNG, str(self._world.rank)): streams}
+        flat.add_ours((RNG, str(self._world.rank)), streams)
         if self._world.rank == 0:
-            ours[(RECORD,)] = record
-        for path, value in ours.items():
-            flat.values[".".join(path)] = value
-            flat.paths[".".join(path)] = path
+            flat.add_ours((RECORD,), record)
         return record, streams
 
     def _is_settled(self) -> bool:
@@ -254,7 +263,7 @@ class Saver:
             return ""
         error = self._flight.settled.exception() if self._flight is not None else None
         self._forget_failed()
-        return str(error) if error is not None else "another rank failed"
+        return (str(error) or repr(error)) if error is not None else "another rank failed"
 
     # ------------------------------------------------------------------ waiting, at the end only
 
@@ -269,14 +278,16 @@ class Saver:
         if told:
             self.counts.failed += 1
             text = "; ".join(f"rank {rank}: {reason}" for reason, rank in told.items())
+            self.failure = FailedSave(step, "StateRefused", text)
             raise SaveError(f"the state after step {step} cannot be saved: {text}")
 
     def _wait_for_room(self, content: Flat | str) -> None:
         """Return when all ranks can begin a save. Raises SaveError on all where that can never be."""
         since = time.monotonic()
         while True:
-            hindrance = self._hindrance(content)
-            free, hopeful = self._world.least([not hindrance, not (hindrance and self._place.num_waiting() == 0)])
+            num_waiting = self._place.num_waiting()  # before the look: what is taken away meanwhile makes room
+            hindrance = self._hindrance(content, self._is_settled())
+            free, hopeful = self._world.least([not hindrance, not (hindrance and num_waiting == 0)])
             if free:
                 return
             if not hopeful:
@@ -285,12 +296,3 @@ class Saver:
                 since = time.monotonic()
                 say(f"rank {self._world.rank}: the last save waits: {hindrance or 'for another rank'}")
             time.sleep(_POLL_SECONDS)
-
-
-def _local_bytes(value: Any, world: int) -> int:
-    if not isinstance(value, torch.Tensor):
-        return 0
-    if hasattr(value, "to_local"):
-        part = value.to_local()
-        return int(part.numel() * part.element_size())
-    return int(value.numel() * value.element_size()) // world

@@ -15,7 +15,7 @@ from everstep.batches import (
     require_same,
 )
 from everstep.lanes import Lane, Position, Read, Route, read_steps
-from everstep.prefetch import Batches, Prefetcher, StepCursor
+from everstep.prefetch import Batches, Prefetcher, StepCursor, on_same_device
 from everstep.sampling import Pace, Piece, pieces, share
 
 _KEPT_STEPS = 100  # of the past: for loops that ask ahead of training
@@ -217,7 +217,9 @@ class ElasticStream:
             record=self._positions.__setitem__,
         )
         batches = _batches(samples, self._collate or default_collate())
-        return StepCursor(Prefetcher(batches, depth=self._prefetch), step=step, num_each=len(dealt))
+        return StepCursor(
+            Prefetcher(batches, depth=self._prefetch, on_start=on_same_device()), step=step, num_each=len(dealt)
+        )
 
     def _pieces(self) -> list[Piece]:
         """This rank's micro batches, as places in any step's global batch."""

@@ -70,7 +70,7 @@ class World:
         """The smallest of each value over all ranks (64-bit integers). All ranks call it together."""
         if self.control is None:
             return values
-        tensor = torch.tensor(values, dtype=torch.int64)
+        tensor = torch.tensor(values, dtype=torch.int64, device="cpu")
         dist.all_reduce(tensor, op=dist.ReduceOp.MIN, group=self.control)
         return [int(value) for value in tensor]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Note:
-    """What one rank says of one key. `parts`: of each part that others may hold too, a digest of its contents."""
+    """What one rank says of one key. `entry`: whose it is, for people. `parts`: of each part that others may hold too, a digest of its contents."""
 
     entry: str
     kind: str  # type, dtype and shape: equal wherever the key is
@@ -42,8 +42,7 @@ def problems(reports: list[Report]) -> list[str]:
 
 def count_keys(reports: list[Report]) -> dict[str, int]:
     """How many keys each entry has, those of all ranks together."""
-    owners = {key: note.entry for report in reports for key, note in report.notes.items()}
-    owners.update({key: key.partition(".")[0] for report in reports for key in report.lists})
+    owners = {key: key.partition(".")[0] for report in reports for key in [*report.notes, *report.lists]}
     counts: dict[str, int] = {}
     for entry in owners.values():
         counts[entry] = counts.get(entry, 0) + 1

@@ -29,7 +29,7 @@ class ModuleEntry:
         self._refuse_empty(known.values())
         items: list[Item] = []
         shapes: dict[Path, Any] = {}
-        for key, value in get_model_state_dict(self._module).items():
+        for key, value in self._live().items():
             sharing = _sharing(known.get(key))
             if isinstance(value, torch.Tensor):
                 items.append(Item((self.name, key), value, sharing, everywhere=False))
@@ -82,7 +82,8 @@ class ModuleEntry:
                 raise Unsavable(f"{self.name}.{member.name}: {problem}")
 
     def _live(self) -> dict[str, Any]:
-        return dict(get_model_state_dict(self._module))
+        """Torch's function raises for a module without any state."""
+        return dict(get_model_state_dict(self._module)) if self._module.state_dict() else {}
 
 
 def _sharing(member: Member | None) -> Sharing:
@@ -107,7 +108,10 @@ class _Free:
 
 
 def _is_free(module: Any) -> bool:
-    kind = type(module)
-    hooks = getattr(module, "_load_state_dict_pre_hooks", None)
-    own = kind._load_from_state_dict is not torch.nn.Module._load_from_state_dict
-    return (own and not kind.__module__.startswith("torch.")) or bool(hooks)
+    definer = next(kind for kind in type(module).__mro__ if "_load_from_state_dict" in vars(kind))
+    hooks = [getattr(wrapped, "hook", wrapped) for wrapped in module._load_state_dict_pre_hooks.values()]
+    return not _is_torchs(definer) or any(not _is_torchs(hook) for hook in hooks)
+
+
+def _is_torchs(thing: Any) -> bool:
+    return str(getattr(thing, "__module__", "")).startswith("torch.")

@@ -151,7 +151,7 @@ class GeneratorEntry:
     def slots(self, saved: Saved) -> Slots:
         """See `Entry.slots`."""
         item = saved.items[(self.name,)]
-        return Slots({(self.name,): Slot(torch.empty(item.shape or (), dtype=item.dtype))})
+        return Slots({(self.name,): Slot(torch.empty(item.shape or (), dtype=item.dtype, device="cpu"))})
 
     def restore(self, loaded: Mapping[Path, Any], saved: Saved) -> None:
         """See `Entry.restore`."""

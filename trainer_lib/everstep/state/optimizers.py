@@ -14,6 +14,7 @@ import torch
 from everstep.engine import SavedItem
 from everstep.errors import LoadError, StateError
 from everstep.naming import parameter_names
+from everstep.state import tensors, tree
 from everstep.state.items import Captured, Item, Saved, Sharing, Slot, Slots
 from everstep.state.objects import nest, rebuilt
 from everstep.state.tree import Path
@@ -63,9 +64,11 @@ class OptimizerEntry:
         spare: set[Path] = set()
         for path, item in saved.items.items():
             if path[1] != STATE:
-                found[path] = Slot(None if item.shape is None else torch.empty(item.shape, dtype=item.dtype))
+                found[path] = Slot(
+                    None if item.shape is None else torch.empty(item.shape, dtype=item.dtype, device="cpu")
+                )
             elif path[2] in parameters:
-                found[path] = Slot(_like(*parameters[path[2]], item, path))
+                found[path] = Slot(_like(*parameters[path[2]], path, saved))
             else:
                 spare.add(path)
         own = {name for group in self.groups() for name in group}
@@ -200,7 +203,8 @@ def _tensors_in(value: Any, depth: int = 3) -> Iterator[Any]:
             yield from _tensors_in(item, depth - 1)
 
 
-def _like(parameter: Any, group: dict[str, Any], item: SavedItem, path: Path) -> Any:
+def _like(parameter: Any, group: dict[str, Any], path: Path, saved: Saved) -> Any:
+    item = saved.items[path]
     if item.shape is None:
         return None
     if path[3:] == ("step",):  # torch keeps it on the CPU unless it must not
@@ -208,6 +212,9 @@ def _like(parameter: Any, group: dict[str, Any], item: SavedItem, path: Path) ->
         return torch.empty(item.shape, dtype=item.dtype, device=parameter.device if on_device else "cpu")
     if tuple(parameter.shape) == item.shape:
         return torch.zeros_like(parameter, dtype=item.dtype, requires_grad=False)
+    told = dict(tree.traits_of(saved.shapes.get(path[:3]))).get(path[3:], {})
+    if "placements" in told:
+        return tensors.blank(item, told, None, saved.meshes)
     return torch.empty(item.shape, dtype=item.dtype, device=parameter.device)
 
 

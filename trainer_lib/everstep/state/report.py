@@ -10,7 +10,7 @@ from everstep.errors import StateError
 from everstep.state import agreement, tensors, values
 from everstep.state.agreement import Note, Report
 from everstep.state.items import Item, Sharing
-from everstep.state.state import Flat
+from everstep.state.state import RECORD, Flat
 
 
 def report_of(flat: Flat, streams: dict[str, str], *, compares_tensors: bool = True) -> Report:
@@ -54,7 +54,7 @@ class SaveAgreement:
 
 
 def _note(path: tuple[Any, ...], item: Item, value: Any, compares_tensors: bool) -> Note:
-    entry = str(path[0])
+    entry = str(path[2] if path[0] == RECORD else path[0])
     if tensors.is_tensor(value):
         tensor = tensors.live(value)
         parts = tensors.fingerprints(tensor) if compares_tensors else {}

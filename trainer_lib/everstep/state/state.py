@@ -43,6 +43,10 @@ class Flat:
             key += "~"
         self.values[key], self.paths[key], self.items[key] = item.value, path, item
 
+    def add_ours(self, path: Path, value: Any) -> None:
+        """What is no part of the user's state, and not compared between ranks."""
+        self.values[key_of(path)], self.paths[key_of(path)] = value, path
+
 
 class State:
     """All entries.
@@ -144,14 +148,13 @@ class State:
 
     def _placed(self, name: str, captured: Captured, rank: int) -> Iterator[tuple[Path, Item]]:
         """Each item under the path where it is saved; what is not for this rank to save is left out."""
+        everywhere = any(item.everywhere for item in captured.items)
         shapes = [
-            Item((RECORD, _SHAPE, *path), shape, everywhere=any(item.everywhere for item in captured.items))
-            for path, shape in captured.shapes.items()
+            Item((RECORD, _SHAPE, *path), shape, everywhere=everywhere) for path, shape in captured.shapes.items()
         ]
-        for item in [*captured.items, *shapes]:
+        for item, at in [*((item, 1) for item in captured.items), *((shape, 3) for shape in shapes)]:
             path = item.path
             if name in self.per_rank:
-                at = path.index(name) + 1
                 yield (*path[:at], str(rank), *path[at:]), Item(path, item.value, everywhere=False)
             elif self._counts_of_rank_0(name, item):
                 if rank == 0:

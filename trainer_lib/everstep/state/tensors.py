@@ -95,6 +95,13 @@ def is_sharded(tensor: Any) -> bool:
     return isinstance(tensor, DTensor) and not all(isinstance(placement, Replicate) for placement in tensor.placements)
 
 
+def num_own_bytes(value: Any, world: int) -> int:
+    """About what a rank writes of a value: its part of a sharded tensor, an equal share of one that all have."""
+    if isinstance(value, DTensor):
+        value, world = value.to_local(), 1
+    return int(value.numel() * value.element_size()) // world if isinstance(value, torch.Tensor) else 0
+
+
 def described(tensor: Any) -> str:
     """`torch.float32 [3, 2]`."""
     return f"{tensor.dtype} {list(tensor.shape)}"

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from checks_local import steps_in
 from everstep.errors import EverstepError
+from everstep_protocol import storage
 from models import OddShapes, step_by_hand
 from ranks import run_ranks, try_ranks
 
@@ -109,19 +110,65 @@ def check_a_step_that_was_left_is_done_again_and_an_old_loop_is_refused(folder: 
         checkpointer, _, _, counter = build(folder)
         old = checkpointer.steps(until=9)
         assert [next(old), next(old)] == [0, 1]
-        done = []
-        for step in checkpointer.steps(until=3):
-            counter["steps"] += 1
-            done.append(step)
+        new, refusal = checkpointer.steps(until=3), ""
+        done = [next(new)]
         try:
             next(old)
         except EverstepError as error:
-            return done, str(error)
-        return done, ""
+            refusal = str(error)
+        del old
+        holder = (folder / storage.LOCK).read_text()
+        for step in new:
+            counter["steps"] += 1
+            done.append(step)
+        return done, refusal, holder
 
-    ((done, refusal),) = run_ranks(1, loops)
+    ((done, refusal, holder),) = run_ranks(1, loops)
     assert done == [1, 2]
     assert "has taken over" in refusal
+    assert "pid" in holder, "the folder is the new loop's, the old one may not give it back"
+
+
+def check_a_save_that_cannot_be_begun_ends_the_loop_and_hangs_nobody(folder: Path) -> None:
+    def begin() -> None:
+        from everstep.folder import FolderPlace
+
+        def make(self: Any, step: int) -> Path:
+            raise PermissionError(13, "not yours", "the folder")
+
+        FolderPlace.make = make
+        list(build(folder, every=1)[0].steps(until=3))
+
+    for outcome in try_ranks(2, begin):
+        assert "not yours" in outcome, outcome
+        assert outcome != "hung"
+
+
+def check_an_interval_in_seconds_outlives_a_loop_that_ends_early_at_its_step(folder: Path) -> None:
+    """The step at which ranks meant to ask each other again may be one that no loop ends."""
+
+    def early() -> None:
+        checkpointer = build(folder, every=None, every_seconds=0.001, keep_last=99)[0]
+        for step in checkpointer.steps(until=99, total=99):
+            if step == 2:  # the first save is asked for after three steps
+                checkpointer.finish_early()
+        for _ in checkpointer.steps(until=30, total=99):
+            kit.wait_for(lambda: threading.active_count() == 1, "the save before to end")
+
+    run_ranks(1, early)
+    assert len([step for step in steps_in(folder) if 3 < step < 30]) > 1, steps_in(folder)
+
+
+def check_things_without_any_state_are_no_trouble(folder: Path) -> None:
+    def loss_beside(until: int) -> int:
+        counter = {"steps": 0}
+        state = {"model": OddShapes(), "loss": torch.nn.CrossEntropyLoss(), "counter": counter}
+        for _ in everstep.Checkpointer(state, directory=folder).steps(until=until):
+            counter["steps"] += 1
+        return counter["steps"]
+
+    assert run_ranks(2, loss_beside, 2) == [2, 2]
+    assert run_ranks(1, loss_beside, 3) == [3]
 
 
 def check_a_script_can_finish_early(folder: Path) -> None:

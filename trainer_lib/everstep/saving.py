@@ -67,10 +67,9 @@ class Saver:
 
     def save_whole(self, step: int) -> None:
         """Return when the state after `step` is saved by all ranks. Raises SaveError after some tries."""
-        reason = ""
         for _ in range(_TRIES_AT_THE_END):
             self._wait_settled()
-            reason = self._agree_on_failure() or reason
+            self._agree_on_failure()
             if self._flight is not None and self._flight.step == step:
                 return
             content = self._content(step)
@@ -78,7 +77,7 @@ class Saver:
             self._wait_for_room(content)
             self._begin(step, content)
         self._wait_settled()
-        reason = self._agree_on_failure() or reason
+        reason = self._agree_on_failure()
         if reason:
             raise SaveError(
                 f"the state after step {step} could not be saved, tried {_TRIES_AT_THE_END} times: {reason}"

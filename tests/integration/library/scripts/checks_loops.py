@@ -13,6 +13,7 @@ import everstep
 import torch
 import torch.distributed as dist
 from checks_local import steps_in
+from everstep import dcp_files
 from everstep.errors import EverstepError
 from models import OddShapes, step_by_hand
 from ranks import run_ranks, try_ranks
@@ -95,6 +96,28 @@ def check_a_step_that_was_left_is_done_again_and_an_old_loop_is_refused(folder: 
     assert "has taken over" in refusal
 
 
+def check_no_save_is_in_the_background_of_a_loop_that_was_left(folder: Path) -> None:
+    """Its folder is given back only then; and should the process end first, it waits for the thread that saves (TR13)."""
+
+    def leave() -> bool:
+        write, may_go_on = dcp_files.Writer.write_data, threading.Event()
+
+        def write_data(*args: Any) -> Any:
+            assert may_go_on.wait(kit.HANG_SECONDS)
+            return write(*args)
+
+        dcp_files.Writer.write_data = write_data  # type: ignore[method-assign]
+        loop = build(folder, every=1)[0].steps(until=9)
+        assert [next(loop), next(loop)] == [0, 1]
+        (saving,) = (thread for thread in threading.enumerate() if thread.name == "everstep-save")
+        threading.Timer(0.3, may_go_on.set).start()
+        loop.close()
+        assert steps_in(folder) == [1]
+        return saving.daemon
+
+    assert run_ranks(1, leave) == [False]
+
+
 def check_a_script_can_finish_early(folder: Path) -> None:
     def early() -> list[int]:
         checkpointer, _, _, counter = build(folder)
@@ -105,10 +128,10 @@ def check_a_script_can_finish_early(folder: Path) -> None:
             if step == 4:
                 checkpointer.finish_early()
         assert checkpointer.step == 5
-        return done
+        return [*done, *checkpointer.steps(until=8)]
 
-    assert run_ranks(2, early) == [[0, 1, 2, 3, 4]] * 2
-    assert steps_in(folder) == [5]
+    assert run_ranks(2, early) == [[0, 1, 2, 3, 4, 5, 6, 7]] * 2
+    assert steps_in(folder) == [5, 8]
 
 
 def check_finished_is_said_when_no_loop_can_follow(folder: Path) -> None:
@@ -136,6 +159,32 @@ def check_finished_is_said_when_no_loop_can_follow(folder: Path) -> None:
     assert phases["shown"] == ["finished", "training", "training", "finished"]
 
 
+def check_finished_is_said_at_the_end_of_what_was_the_last_loop_only(folder: Path) -> None:
+    """Not where a loop was left, nor where `total` is not reached; but where the script has ended early."""
+
+    def left(checkpointer: everstep.Checkpointer) -> None:
+        list(checkpointer.steps(until=1))
+        next(checkpointer.steps(until=2))
+
+    def short(checkpointer: everstep.Checkpointer) -> None:
+        list(checkpointer.steps(until=1, total=2))
+
+    def early(checkpointer: everstep.Checkpointer) -> None:
+        for _ in checkpointer.steps(until=2, total=2):
+            checkpointer.finish_early()
+
+    def process(script: Any) -> str:
+        (pod,) = kit.make_pods(folder / script.__name__, 1)
+        kit.enter_pod(pod)
+        checkpointer = everstep.Checkpointer({"counter": {}})
+        script(checkpointer)
+        del checkpointer  # as the interpreter's end does
+        return kit.phase(kit.progress_page(pod))
+
+    phases = {script.__name__: run_ranks(1, process, script) for script in (left, short, early)}
+    assert phases == {"left": ["training"], "short": ["training"], "early": ["finished"]}
+
+
 def check_a_process_group_made_anew_is_met(folder: Path) -> None:
     """A script may destroy its process group between two loops; ours died with it."""
 
@@ -153,6 +202,41 @@ def check_a_process_group_made_anew_is_met(folder: Path) -> None:
 
     assert run_ranks(2, twice, str(folder / "store")) == [4, 4]
     assert steps_in(folder / "run") == [2, 4]
+
+
+def check_steps_that_no_save_holds_outlive_a_process_group(folder: Path) -> None:
+    def twice(store: str) -> list[int]:
+        checkpointer, _, _, counter = build(folder / "run")
+        loop = checkpointer.steps(until=9)
+        assert [next(loop), next(loop), next(loop)] == [0, 1, 2]
+        counter["steps"] = 2
+        loop.close()
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(os.environ["RANK"]), world_size=2)
+        return [counter["steps"], *checkpointer.steps(until=4)]
+
+    assert run_ranks(2, twice, str(folder / "store")) == [[2, 2, 3]] * 2
+
+
+def check_a_start_that_fails_holds_nothing(folder: Path) -> None:
+    """Neither the folder nor a group with its threads: as long as the error is looked at, too."""
+
+    def fail() -> tuple[list[int], list[int]]:
+        errors, threads = [], []
+        for _ in range(4):
+            try:
+                next(everstep.Checkpointer({"counter": [0]}, directory=folder).steps(until=2))
+            except EverstepError as error:
+                errors.append(error)
+            threads.append(len(os.listdir("/proc/self/task")))  # noqa: PTH208
+        assert len(errors) == 4
+        return threads, list(everstep.Checkpointer({"counter": {}}, directory=folder).steps(until=2))
+
+    run_ranks(1, lambda: list(everstep.Checkpointer({"counter": {}}, directory=folder).steps(until=1)))
+    for threads, done in run_ranks(2, fail):
+        assert threads[-1] <= threads[0], threads
+        assert done == [1]
 
 
 def check_what_fails_at_the_start_can_be_put_right_in_the_same_process(folder: Path) -> None:

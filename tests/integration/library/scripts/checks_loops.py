@@ -192,22 +192,24 @@ def check_finished_is_said_at_the_end_of_what_was_the_last_loop_only(folder: Pat
 
 
 def check_a_process_group_made_anew_is_met(folder: Path) -> None:
-    """A script may destroy its process group between two loops; ours died with it."""
+    """A script may destroy its process group between two loops; ours died with it, and so must their threads."""
 
-    def twice(store: str) -> int:
+    def again(store: str) -> int:
         checkpointer, model, optimizer, counter = build(folder / "run")
-        rank = dist.get_rank()
-        for until in (2, 4):
+        rank, threads = dist.get_rank(), []
+        for until in (2, 4, 6, 8):
             for step in checkpointer.steps(until=until):
                 step_by_hand(model, optimizer, step)
                 counter["steps"] += 1
+            threads.append(num_threads())
+            kit.wait_for(lambda: num_threads() <= threads[0], f"threads to end: {threads}")
             dist.barrier()
             dist.destroy_process_group()
             dist.init_process_group("gloo", init_method=f"file://{store}-{until}", rank=rank, world_size=2)
         return counter["steps"]
 
-    assert run_ranks(2, twice, str(folder / "store")) == [4, 4]
-    assert steps_in(folder / "run") == [2, 4]
+    assert run_ranks(2, again, str(folder / "store")) == [8, 8]
+    assert steps_in(folder / "run") == [4, 6, 8]
 
 
 def check_steps_that_no_save_holds_outlive_a_process_group(folder: Path) -> None:

@@ -113,9 +113,7 @@ class DcpSave:
 def _as_save_error(error: BaseException) -> SaveError:
     """In words only: a traceback would keep the whole frozen state alive. Caused by a StateError where the state was refused."""
     told = SaveError(_told(error))
-    failures = [failure[0] for failure in error.failures.values()] if isinstance(error, CheckpointException) else []
-    if failures and all(isinstance(failure, StateError) for failure in failures):
-        told.__cause__ = StateError(str(told))
+    told.__cause__ = StateError(str(told)) if _refusals(error) else None
     return told
 
 
@@ -129,7 +127,21 @@ def _told(error: BaseException) -> str:
     """DCP gathers the failures of all ranks: name each rank's own. What is wrong with the state is no rank's, and said as it is."""
     if not isinstance(error, CheckpointException):
         return repr(error)
-    failures = {rank: failure[0] for rank, failure in sorted(error.failures.items())}
-    if all(isinstance(failure, StateError) for failure in failures.values()):
-        return "; ".join(dict.fromkeys(str(failure) for failure in failures.values()))
-    return "; ".join(f"rank {rank}: {failure!r}" for rank, failure in failures.items())
+    refusals = _refusals(error)
+    if refusals:
+        return "; ".join(dict.fromkeys(map(str, refusals)))
+    return "; ".join(f"rank {rank}: {failure!r}" for rank, failure in _failures(error).items())
+
+
+def _refusals(error: BaseException) -> list[StateError]:
+    """What is wrong with the state, by rank, where nothing else has failed."""
+    failures = list(_failures(error).values())
+    refusals = [failure for failure in failures if isinstance(failure, StateError)]
+    return refusals if refusals == failures else []
+
+
+def _failures(error: BaseException) -> dict[int, BaseException]:
+    """Each rank's own, of what DCP raises on all of them."""
+    if not isinstance(error, CheckpointException):
+        return {}
+    return {rank: failure[0] for rank, failure in sorted(error.failures.items())}

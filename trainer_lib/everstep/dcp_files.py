@@ -165,11 +165,18 @@ def send_failures_safely() -> None:
 
     def wrap_safely(error: BaseException) -> Any:
         wrapped = wrap(error)
-        try:
-            pickle.loads(pickle.dumps(wrapped))
-        except Exception:  # noqa: BLE001 - whatever pickling raises, there is a way without it
-            return RuntimeError(repr(error)), traceback.StackSummary()
-        return wrapped
+        if _can_be_pickled(wrapped):
+            return wrapped
+        told = error if _can_be_pickled(error) else RuntimeError(repr(error))
+        return told, traceback.StackSummary()
 
     wrap_safely.is_safe = True  # type: ignore[attr-defined]
     dcp_utils._wrap_exception = wrap_safely
+
+
+def _can_be_pickled(value: Any) -> bool:
+    try:
+        pickle.loads(pickle.dumps(value))
+    except Exception:  # noqa: BLE001 - whatever pickling raises, there is a way without it
+        return False
+    return True

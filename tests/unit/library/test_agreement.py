@@ -10,6 +10,7 @@ from everstep.state.agreement import Note, Report
 
 SAME = Note("progress", "float", {"": "abc"}, everywhere=True, shown="0.5")
 SHARDED = Note("model", "torch.float32 [8]", {}, everywhere=False)
+STRUCTURE = Note("everstep", "list", {"": "abc"}, everywhere=True, shown="[...]", structure_of="progress.inner")
 HYBRID = Note("model", "torch.float32 [8]", {"(0,)": "left"}, everywhere=False)
 
 
@@ -64,6 +65,14 @@ CASES = {
     "a key that rank 1 lacks": (
         [report(progress__best=SAME), report()],
         "progress.best: rank 0 has it, rank 1 has not",
+    ),
+    "another structure": (
+        [report(a=STRUCTURE), report(a=changed(STRUCTURE, parts={"": "x"}))],
+        "progress.inner: its keys, containers or tensors are of other types on rank 0 than on rank 1",
+    ),
+    "a structure that is none on rank 0": (
+        [report(), report(a=STRUCTURE)],
+        "progress.inner: its keys, containers or tensors are of other types on rank 1 than on rank 0",
     ),
     "a key that rank 0 lacks": (
         [report(), report(progress__best=SAME)],

@@ -19,6 +19,7 @@ class Note:
     parts: Mapping[str, str] = field(default_factory=dict)
     everywhere: bool = True
     shown: str = ""  # a plain value, for people
+    structure_of: str = ""  # where the nest begins whose structure this is, which is no value that people know
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,25 @@ def _problem(key: str, ranks: list[int], reports: list[Report]) -> str:
     first, note = next(iter(notes.items()))
     if any(note.everywhere for note in notes.values()) and len(ranks) < len(reports):
         missing = next(rank for rank in range(len(reports)) if rank not in notes)
-        return f"{key}: rank {first} has it, rank {missing} has not; {_remedy(note.entry)}"
+        return _sentence(key, note, f"rank {first} has it, rank {missing} has not", first, missing)
     for rank, other in notes.items():
         if other.kind != note.kind:
-            return f"{key}: {note.kind} on rank {first}, {other.kind} on rank {rank}; {_remedy(note.entry)}"
+            return _sentence(key, note, f"{note.kind} on rank {first}, {other.kind} on rank {rank}", first, rank)
     contents: dict[str, tuple[int, str]] = {}
     for rank, other in notes.items():
         for place, digest in other.parts.items():
             holder, known = contents.setdefault(place, (rank, digest))
             if known != digest:
-                return f"{key}: {_difference(holder, rank, notes)}; {_remedy(note.entry)}"
+                return _sentence(key, note, _difference(holder, rank, notes), holder, rank)
     return ""
+
+
+def _sentence(key: str, note: Note, difference: str, one: int, other: int) -> str:
+    if not note.structure_of:
+        return f"{key}: {difference}; {_remedy(note.entry)}"
+    entry = note.structure_of.partition(".")[0]
+    types = f"its keys, containers or tensors are of other types on rank {one} than on rank {other}"
+    return f"{note.structure_of}: {types}; {_remedy(entry)}"
 
 
 def _difference(one: int, other: int, notes: Mapping[int, Note]) -> str:

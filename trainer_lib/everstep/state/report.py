@@ -10,7 +10,8 @@ from everstep.errors import StateError
 from everstep.state import agreement, tensors, values
 from everstep.state.agreement import Note, Report
 from everstep.state.items import Item, Sharing
-from everstep.state.state import RECORD, Flat
+from everstep.state.state import Flat, nest_of
+from everstep.state.tree import key_of
 
 
 def report_of(flat: Flat, streams: dict[str, str], *, compares_tensors: bool = True) -> Report:
@@ -54,13 +55,14 @@ class SaveAgreement:
 
 
 def _note(path: tuple[Any, ...], item: Item, value: Any, compares_tensors: bool) -> Note:
-    entry = str(path[2] if path[0] == RECORD else path[0])
+    entry = str(path[0])
     if tensors.is_tensor(value):
         tensor = tensors.live(value)
         parts = tensors.fingerprints(tensor) if compares_tensors else {}
         return Note(entry, tensors.described(tensor), parts, item.everywhere)
     kind = type(values.thaw(value)).__name__
-    return Note(entry, kind, {"": values.digest(value)}, item.everywhere, values.shown(value))
+    parts = {"": values.digest(value)}
+    return Note(entry, kind, parts, item.everywhere, values.shown(value), structure_of=key_of(nest_of(path)))
 
 
 def _groups(lists: dict[str, list[str]]) -> dict[str, list[list[str]]]:

@@ -214,7 +214,12 @@ class Checkpoint:
 
 def shape_keys(items: Mapping[str, SavedItem]) -> dict[str, Path]:
     """The keys of the shapes in a checkpoint, and the paths at which the nests begin."""
-    return {key: item.path[2:] for key, item in items.items() if item.path[:2] == (RECORD, _SHAPE)}
+    return {key: nest for key, item in items.items() if (nest := nest_of(item.path))}
+
+
+def nest_of(path: Path) -> Path:
+    """Where the nest begins whose shape is saved under this path; empty: it is no shape."""
+    return path[2:] if path[:2] == (RECORD, _SHAPE) else ()
 
 
 def list_keys(items: Mapping[str, SavedItem]) -> dict[str, Path]:

@@ -14,6 +14,7 @@ import everstep
 import torch
 import torch.distributed as dist
 from checks_local import steps_in
+from everstep import dcp_files
 from everstep.errors import EverstepError
 from everstep_protocol import storage
 from models import OddShapes, step_by_hand
@@ -27,25 +28,31 @@ def build(folder: Path, **options: Any) -> tuple[everstep.Checkpointer, OddShape
     return everstep.Checkpointer(state, directory=folder, **options), model, optimizer, counter
 
 
+def num_open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def num_threads() -> int:
+    """Also those that are not Python's; the kernel still counts one for a moment after it was joined."""
+    return len(os.listdir("/proc/self/task"))  # noqa: PTH208
+
+
 def check_a_loop_an_epoch_leaks_nothing(folder: Path) -> None:
     """TR12: file descriptors and threads are as many after 40 loops as after three."""
 
-    def held() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))  # noqa: PTH208
-
-    def epochs() -> list[tuple[int, int]]:
+    def epochs() -> None:
         checkpointer, model, optimizer, counter = build(folder, every=1000)
         found = []
         for epoch in range(40):
             for step in checkpointer.steps(until=2 * (epoch + 1), total=80):
                 step_by_hand(model, optimizer, step)
                 counter["steps"] += 1
-            found.append(held())
+            found.append((num_open_files(), num_threads()))
         assert counter["steps"] == 80
-        return found
+        assert num_open_files() <= found[2][0]
+        kit.wait_for(lambda: num_threads() <= found[2][1], f"threads to end: {found}")
 
-    for found in run_ranks(2, epochs):
-        assert all(after <= before for before, after in zip(found[2], found[-1], strict=True)), (found[2], found[-1])
+    run_ranks(2, epochs)
     assert steps_in(folder)[-1] == 80
 
 
@@ -171,6 +178,28 @@ def check_things_without_any_state_are_no_trouble(folder: Path) -> None:
     assert run_ranks(1, loss_beside, 3) == [3]
 
 
+def check_no_save_is_in_the_background_of_a_loop_that_was_left(folder: Path) -> None:
+    """Its folder is given back only then; and should the process end first, it waits for the thread that saves (TR13)."""
+
+    def leave() -> bool:
+        write, may_go_on = dcp_files.Writer.write_data, threading.Event()
+
+        def write_data(*args: Any) -> Any:
+            assert may_go_on.wait(kit.HANG_SECONDS)
+            return write(*args)
+
+        dcp_files.Writer.write_data = write_data  # type: ignore[method-assign]
+        loop = build(folder, every=1)[0].steps(until=9)
+        assert [next(loop), next(loop)] == [0, 1]
+        (saving,) = (thread for thread in threading.enumerate() if thread.name == "everstep-save")
+        threading.Timer(0.3, may_go_on.set).start()
+        loop.close()
+        assert steps_in(folder) == [1]
+        return saving.daemon
+
+    assert run_ranks(1, leave) == [False]
+
+
 def check_a_script_can_finish_early(folder: Path) -> None:
     def early() -> list[int]:
         checkpointer, _, _, counter = build(folder)
@@ -181,10 +210,10 @@ def check_a_script_can_finish_early(folder: Path) -> None:
             if step == 4:
                 checkpointer.finish_early()
         assert checkpointer.step == 5
-        return done
+        return [*done, *checkpointer.steps(until=8)]
 
-    assert run_ranks(2, early) == [[0, 1, 2, 3, 4]] * 2
-    assert steps_in(folder) == [5]
+    assert run_ranks(2, early) == [[0, 1, 2, 3, 4, 5, 6, 7]] * 2
+    assert steps_in(folder) == [5, 8]
 
 
 def check_finished_is_said_when_no_loop_can_follow(folder: Path) -> None:
@@ -212,23 +241,98 @@ def check_finished_is_said_when_no_loop_can_follow(folder: Path) -> None:
     assert phases["shown"] == ["finished", "training", "training", "finished"]
 
 
-def check_a_process_group_made_anew_is_met(folder: Path) -> None:
-    """A script may destroy its process group between two loops; ours died with it."""
+def check_finished_is_said_at_the_end_of_what_was_the_last_loop_only(folder: Path) -> None:
+    """Not where a loop was left, nor where `total` is not reached; but where the script has ended early."""
 
-    def twice(store: str) -> int:
+    def left(checkpointer: everstep.Checkpointer) -> None:
+        list(checkpointer.steps(until=1))
+        next(checkpointer.steps(until=2))
+
+    def short(checkpointer: everstep.Checkpointer) -> None:
+        list(checkpointer.steps(until=1, total=2))
+
+    def early(checkpointer: everstep.Checkpointer) -> None:
+        for _ in checkpointer.steps(until=2, total=2):
+            checkpointer.finish_early()
+
+    def process(script: Any) -> str:
+        (pod,) = kit.make_pods(folder / script.__name__, 1)
+        kit.enter_pod(pod)
+        checkpointer = everstep.Checkpointer({"counter": {}})
+        script(checkpointer)
+        del checkpointer  # as the interpreter's end does
+        return kit.phase(kit.progress_page(pod))
+
+    phases = {script.__name__: run_ranks(1, process, script) for script in (left, short, early)}
+    assert phases == {"left": ["training"], "short": ["training"], "early": ["finished"]}
+
+
+def check_a_process_group_made_anew_is_met(folder: Path) -> None:
+    """A script may destroy its process group between two loops; ours died with it, and so must their threads."""
+
+    def again(store: str) -> int:
         checkpointer, model, optimizer, counter = build(folder / "run")
-        rank = dist.get_rank()
-        for until in (2, 4):
+        rank, threads = dist.get_rank(), []
+        for until in (2, 4, 6, 8):
             for step in checkpointer.steps(until=until):
                 step_by_hand(model, optimizer, step)
                 counter["steps"] += 1
+            threads.append(num_threads())
+            kit.wait_for(lambda: num_threads() <= threads[0], f"threads to end: {threads}")
             dist.barrier()
             dist.destroy_process_group()
             dist.init_process_group("gloo", init_method=f"file://{store}-{until}", rank=rank, world_size=2)
         return counter["steps"]
 
-    assert run_ranks(2, twice, str(folder / "store")) == [4, 4]
-    assert steps_in(folder / "run") == [2, 4]
+    assert run_ranks(2, again, str(folder / "store")) == [8, 8]
+    assert steps_in(folder / "run") == [4, 6, 8]
+
+
+def check_steps_that_no_save_holds_outlive_a_process_group(folder: Path) -> None:
+    def twice(store: str) -> list[int]:
+        checkpointer, _, _, counter = build(folder / "run")
+        loop = checkpointer.steps(until=9)
+        assert [next(loop), next(loop), next(loop)] == [0, 1, 2]
+        counter["steps"] = 2
+        loop.close()
+        dist.barrier()
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(os.environ["RANK"]), world_size=2)
+        return [counter["steps"], *checkpointer.steps(until=4)]
+
+    assert run_ranks(2, twice, str(folder / "store")) == [[2, 2, 3]] * 2
+
+
+def check_a_start_that_fails_holds_nothing(folder: Path) -> None:
+    """Neither the folder nor a group with its threads: as long as the error is looked at, too."""
+
+    def fail() -> list[int]:
+        errors, threads = [], []
+        for _ in range(4):
+            try:
+                next(everstep.Checkpointer({"counter": [0]}, directory=folder).steps(until=2))
+            except EverstepError as error:
+                errors.append(error)
+            threads.append(num_threads())
+        assert len(errors) == 4
+        kit.wait_for(lambda: num_threads() <= threads[0], f"threads to end: {threads}")
+        return list(everstep.Checkpointer({"counter": {}}, directory=folder).steps(until=2))
+
+    run_ranks(1, lambda: list(everstep.Checkpointer({"counter": {}}, directory=folder).steps(until=1)))
+    assert run_ranks(2, fail) == [[1]] * 2
+
+
+def check_a_checkpointer_that_is_dropped_leaves_no_threads(folder: Path) -> None:
+    """Its groups are let go with it: one that outlives the interpreter aborts it (TR13)."""
+
+    def many() -> None:
+        threads = []
+        for number in range(4):
+            list(everstep.Checkpointer({"counter": {}}, directory=folder / f"{number}").steps(until=1))
+            threads.append(num_threads())
+        kit.wait_for(lambda: num_threads() <= threads[0], f"threads to end: {threads}")
+
+    run_ranks(2, many)
 
 
 def check_what_fails_at_the_start_can_be_put_right_in_the_same_process(folder: Path) -> None:

@@ -1,10 +1,12 @@
 """TR8: what `complete` says of a stock checkpoint is what the library can do with it, whichever Python and torch wrote it."""
 
 import io
+import resource
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ sys.path[:0] = [str(DATA), "/src/tests"]
 
 import make  # noqa: E402 - beside the data
 from store_support import metadata_mutations as mutations  # noqa: E402
+
+MOST_BYTES = 1 << 30
 
 
 def check_a_run_goes_on_from_a_stock_checkpoint_of_any_python_and_torch(folder: Path) -> None:
@@ -178,7 +182,20 @@ def plan_to_load(directory: Path) -> None:
 
 
 def unpickle(raw: bytes) -> Any:
-    return _MetadataUnpickler(io.BytesIO(raw)).load()
+    with bounded_memory():
+        return _MetadataUnpickler(io.BytesIO(raw)).load()
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """A far index in a pickle's memo makes Python ask for many GB: here that is a MemoryError, and nobody else's memory."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + MOST_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def problem_of(call: Callable[[], Any]) -> str:

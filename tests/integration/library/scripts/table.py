@@ -28,6 +28,7 @@ from things import (
     expected,
     start_in,
 )
+from things_by_rank import by_rank_things
 from things_models import model_things
 from things_optimizers import optimizer_things
 from things_plain import plain_things
@@ -51,6 +52,7 @@ def all_things() -> list[Thing]:
         *optimizer_things(),
         *schedule_things(),
         *sharded_things(),
+        *by_rank_things(),
     ]
 
 

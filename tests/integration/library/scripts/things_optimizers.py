@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import torch
 from models import NEW_TORCH
-from things import AT_RESUME, GROWS, Change, Part, Thing, only, rank
+from things import AT_RESUME, GROWS, REPLACED, Change, Part, Thing, only, rank
 from torch import nn, optim
 from training import Training, descend
 
@@ -71,6 +71,14 @@ class Lookahead(optim.Optimizer):
             slow = self.state[parameter].setdefault("slow", parameter.detach().clone())
             slow.lerp_(parameter.detach(), 0.5)
             parameter.data.copy_(slow)
+
+
+class Centred(optim.SGD):
+    """Keeps a mean of all gradients beside its state."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, lr=0.05, momentum=0.9)
+        self.means = {"all": [torch.zeros(())]}
 
 
 class OwnFormat(optim.Adam):
@@ -165,6 +173,11 @@ def _lose_state(part: Any) -> None:
     del part.optimizer.state[part.model.layer.bias]
 
 
+def _swap_groups(part: Any) -> None:
+    first, second = part.optimizer.param_groups
+    first["params"], second["params"] = second["params"], first["params"]
+
+
 def _replace_all(part: Any) -> None:
     optimizer = part.optimizer
     optimizer.param_groups[0] = {**optimizer.param_groups[0], "lr": 0.02}
@@ -246,6 +259,8 @@ def optimizer_things() -> list[Thing]:
         _thing("AdamW", _train(_adamw), changes=ADAMW_CHANGES, outcomes={GROWS: AT_RESUME}),
         *(_thing(f"AdamW, {name}", _train(_adamw), changes=changes) for name, changes in _LATER.items()),
         _thing("AdamW, two groups", _train(_two_groups)),
+        _thing("AdamW, parameters change groups", _train(_two_groups), changes=only("said by AdamW", is_replaced=Change(_swap_groups)),
+               outcomes={REPLACED: AT_RESUME}),
         _thing("AdamW, one parameter without state", _train(_adamw, _frozen_in_part)),
         _thing("AdamW, one parameter looked at", _train(_adamw, _frozen_in_part), changes=only("is a look", nothing=Change(_look))),
         _thing("AdamW, nothing done yet", _train(_adamw, advance=lambda model, step, optimizer: None)),
@@ -255,6 +270,7 @@ def optimizer_things() -> list[Thing]:
         _thing("optimizer with a format of its own", _train(OwnFormat)),
         _thing("optimizer around one that is not in the state", _lookahead(inner_too=False), changes=_NEVER, is_savable=False),
         _thing("optimizer around one that is in the state", _lookahead(inner_too=True)),
+        _thing("optimizer with tensors beside its state", _train(Centred), changes=_NEVER, is_savable=False),
         _thing("ZeroRedundancyOptimizer", _train(_zero), changes=_NEVER, is_savable=False, saved_by=(2,)),
         _thing("two optimizers in an object", _two_in_an_object, key="both"),
     ]  # fmt: skip

@@ -19,15 +19,13 @@ from boxes import (
     BOX_CHANGES,
     SHORT_CHANGES,
     VALUE_CHANGES,
-    Box,
     HeldBox,
     HeldValue,
     ListBox,
     becoming,
-    put,
     value_thing,
 )
-from things import CHANGES_DTYPE, CHANGES_TYPE, DIFFERS, EQUAL, NOTHING, Change, Thing, of_rank_0, only, rank
+from things import CHANGES_DTYPE, Thing, only, rank
 from torch.serialization import add_safe_globals
 
 
@@ -161,15 +159,6 @@ def _become(name: str, first: Callable[[], Any], later: Callable[[], Any]) -> Th
     return value_thing(name, first, changes=only("said by the types it has", changes_type=change))
 
 
-def _first_key_of_one_rank(part: Any) -> None:
-    if rank() > 0:
-        part.box["only here"] = 1
-
-
-def _same_number_of_another_type(part: Any) -> None:
-    put(part, True if rank() > 0 else 1)
-
-
 BECOMING = [
     _become("float that becomes np.float64", lambda: 0.5, lambda: numpy.float64(0.25)),
     _become("int that becomes a tensor", lambda: 3, lambda: torch.tensor(4)),
@@ -178,22 +167,6 @@ BECOMING = [
     _become("dict that becomes a list", lambda: {"a": [1]}, lambda: [1, {"a": 2}]),
     _become("dict of values that gets tensors", lambda: {1: 2}, lambda: {1: torch.ones(2), "1": 3}),
 ]
-_ONE_RANK = "said by other values"
-BY_RANK = [
-    value_thing("another value on each rank", lambda: f"rank {rank()}", starts_alike=False, changes=only(
-        _ONE_RANK, nothing=VALUE_CHANGES[NOTHING], changes_type=VALUE_CHANGES[CHANGES_TYPE]
-    )),
-    value_thing("key of one rank", lambda: {"everywhere": 1} | ({"only here": 2} if rank() else {}), starts_alike=False,
-                changes=only(_ONE_RANK, nothing=VALUE_CHANGES[NOTHING])),
-    Thing("key of one rank, later", lambda: HeldBox(lambda: 1), key="holder.only here",
-          changes=only(_ONE_RANK, differs_by_rank=Change(_first_key_of_one_rank))),
-    value_thing("key of one rank in a dict, later", lambda: 1,
-                changes=only(_ONE_RANK, differs_by_rank=Change(lambda part: put(part, {"a": 1} | ({"b": 2} if rank() else {}))))),
-    value_thing("True on one rank, 1 on the other", lambda: 1,
-                changes=only(_ONE_RANK, differs_by_rank=Change(_same_number_of_another_type))),
-    value_thing("tensor of another shape on each rank", lambda: torch.ones(2),
-                changes=only(_ONE_RANK, differs_by_rank=Change(lambda part: put(part, torch.ones(2 + rank()))))),
-]  # fmt: skip
 
 
 def _array_changes() -> dict[str, Any]:
@@ -217,8 +190,6 @@ def plain_things() -> list[Thing]:
         value_thing("float, held", lambda: 0.1, part=HeldBox),
         Thing("float, in a list", lambda: ListBox(lambda: 0.1), key="box", changes=BOX_CHANGES),
         *BECOMING,
-        *BY_RANK,
-        *_of_rank_0(),
     ]
 
 
@@ -228,11 +199,3 @@ def _bare(name: str, make: Callable[[], Any]) -> Thing:
 
 def _in_a_list(name: str, make: Callable[[], Any]) -> Thing:
     return Thing(f"{name}, in a list", lambda: ListBox(make), key="box", changes=SHORT_CHANGES)
-
-
-def _of_rank_0() -> list[Thing]:
-    return [
-        value_thing(f"from rank 0: {name}", lambda part=part: rank(), part=part, comes_back_as=of_rank_0,
-                    outcomes={DIFFERS: EQUAL}, options={"from_rank_0": (part.name,)})
-        for name, part in {"dict": Box, "object": HeldBox}.items()
-    ]  # fmt: skip

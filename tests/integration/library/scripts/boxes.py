@@ -31,13 +31,13 @@ from things import (
 
 
 class Box(Part):
-    """A dict with one value in the place "value" and one more in a list."""
+    """A dict with one value in the place "value"."""
 
     name = "box"
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.make = make
-        self.box: Any = {"value": make(), "kept": [make()]}
+        self.box: Any = {"value": make()}
         self.entries: Mapping[str, Any] = {self.name: self.box}
 
     def look(self) -> Any:
@@ -265,9 +265,10 @@ def becoming(make: Callable[[Any], Any]) -> Change:
 
 
 def _grow(part: Any) -> None:
-    put(part, grown(get(part)))
-    if type(part.box) is dict and "kept" in part.box:
-        part.box["kept"].append(part.make())
+    before = get(part)
+    put(part, grown(before))
+    if get(part) is before:  # no container
+        put(part, [before, part.make()])
 
 
 def _start_with_none(part: Any) -> None:
@@ -306,9 +307,10 @@ BOX_CHANGES: dict[str, Change | Impossible] = {
     TO_META: becoming(lambda part: torch.empty(3, device="meta")),
 }
 NO_DICT = Impossible("is no dict")
-# For kinds of values of which there are many: what depends on the value itself.
-_BY_OTHERS = dict.fromkeys((LOSES_KEYS, REPLACED, UNCOPYABLE, TO_META), Impossible("said by other values in a dict"))
-SHORT_CHANGES = BOX_CHANGES | _BY_OTHERS
+# For kinds of values of which there are many: what depends on the value that is saved, not on the one before.
+_BY_OTHERS = Impossible("said by other values in a dict")
+LONG_CHANGES = BOX_CHANGES | dict.fromkeys((UNCOPYABLE, TO_META), _BY_OTHERS)
+SHORT_CHANGES = LONG_CHANGES | dict.fromkeys((LOSES_KEYS, REPLACED), _BY_OTHERS)
 VALUE_CHANGES = BOX_CHANGES | {GETS_KEYS: NO_DICT, LOSES_KEYS: NO_DICT}
 
 

@@ -6,10 +6,16 @@ The things are in `things_*.py`, the rules of what must come of them in `things.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
+import cluster_kit as kit
+import everstep
+from ranks import run_ranks
+from streams import play_streams
 from table import Failures, all_things, play_equal, play_kept, play_refused_resumes, play_saves, play_starts, settled
-from things import AT_RESUME, EQUAL, WORLDS, Cell, Thing, cells_of, expected
+from things import AT_RESUME, EQUAL, WORLDS, Cell, Thing, cells_of, expected, rank
 
 SAVED_BY = (1, 2)
 
@@ -51,6 +57,27 @@ def check_table_what_is_refused_at_the_resume(folder: Path) -> None:
         for _, resumed_by in (worlds for worlds in WORLDS if worlds[0] == saved_by):
             play_refused_resumes(kept, resumed_by, folder, failures)
     failures.check()
+
+
+def check_table_random_streams(folder: Path) -> None:
+    wrong = play_streams(folder)
+    assert not wrong, "\n".join(wrong)
+
+
+def check_table_a_refused_save_is_counted_on_all_ranks(folder: Path) -> None:
+    pods = kit.make_pods(folder / "pods", 2, steps=1)
+
+    def run() -> int:
+        kit.enter_pod(pods[rank()])
+        box: dict[str, Any] = {"value": 1}
+        for step in everstep.Checkpointer({"box": box}).steps(until=2):
+            box["value"] = (threading.Lock() if rank() == 1 else 2) if step == 0 else 3
+        record = kit.progress_page(pods[rank()]).read()
+        assert record is not None
+        return record.num_failed_saves
+
+    assert run_ranks(2, run) == [1, 1]
+    assert [kit.snapshots(pod) for pod in pods] == [[2], [2]]
 
 
 def _cells(things: list[Thing], saved_by: int, outcome: str) -> list[Cell]:

@@ -38,6 +38,7 @@ from things_tensors import tensor_things
 
 GROUP = 8  # cells to be refused that share a Checkpointer: the sentence must name each
 BATCH = 40  # things that share a Checkpointer where all is expected to be right
+SMALL_BATCH = 2  # and where a few of their cells at a time are tried on the checkpoint
 Numbered = dict[int | None, Cell]
 
 
@@ -216,17 +217,22 @@ class Batch:
 
     def copy(self) -> Path:
         """A new folder of checkpoints with this one."""
-        target = Path(tempfile.mkdtemp(dir=self.folder))
-        shutil.copytree(self.folder / "checkpoints" / f"step_{SAVED_STEP}", target / f"step_{SAVED_STEP}")
-        return target
+        return copy_of(self.folder / "checkpoints", f"step_{SAVED_STEP}")
 
 
-def batches_of(cells: Sequence[Cell], saved_by: int, folder: Path) -> list[Batch]:
+def copy_of(folder: Path, checkpoint: str) -> Path:
+    """A new folder with one of a folder's checkpoints."""
+    target = Path(tempfile.mkdtemp(dir=folder.parent))
+    shutil.copytree(folder / checkpoint, target / checkpoint)
+    return target
+
+
+def batches_of(cells: Sequence[Cell], saved_by: int, folder: Path, num_things: int) -> list[Batch]:
     """Batches of some things each, those with options apart."""
     whole = Batch(folder, saved_by, dict(enumerate(cells)))
     rows = whole.by_thing()
     apart = [[row for row in rows if bool(_first(row).thing.options) is has_options] for has_options in (False, True)]
-    made = [group[at : at + BATCH] for group in apart for at in range(0, len(group), BATCH)]
+    made = [group[at : at + num_things] for group in apart for at in range(0, len(group), num_things)]
     return [whole.without_others([number for row in group for number in row.cells]) for group in made]
 
 
@@ -275,7 +281,7 @@ def _went_well(batch: Batch, told: Sequence[Told]) -> dict[int | None, str]:
 
 def play_kept(cells: Sequence[Cell], saved_by: int, folder: Path, failures: Failures, wanted: str) -> list[Batch]:
     """Save the cells in a few Checkpointers."""
-    last_step = LAST_STEP if wanted == EQUAL else SAVED_STEP
+    last_step, num_things = (LAST_STEP, BATCH) if wanted == EQUAL else (SAVED_STEP, SMALL_BATCH)
 
     def attempt(batches: Sequence[Batch]) -> list[tuple[Batch, Sequence[Told]]]:
         fresh = [replace(batch, folder=Path(tempfile.mkdtemp(dir=folder))) for batch in batches]
@@ -285,7 +291,7 @@ def play_kept(cells: Sequence[Cell], saved_by: int, folder: Path, failures: Fail
     def wrong(cell: Cell, text: str) -> None:
         failures.add(cell, f"{saved_by}, saving", wanted, text)
 
-    return narrowed(batches_of(cells, saved_by, folder), attempt, _went_well, wrong)
+    return narrowed(batches_of(cells, saved_by, folder, num_things), attempt, _went_well, wrong)
 
 
 def play_equal(kept: Sequence[Batch], resumed_by: int, folder: Path, failures: Failures) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from boxes import (
+    LONG_CHANGES,
     SHORT_CHANGES,
     VALUE_CHANGES,
     Box,
@@ -169,8 +170,10 @@ _OTHER_DTYPES = dict.fromkeys(
 
 
 def _of_tensor(name: str) -> dict[str, Any]:
+    if name == "tensor of float32":
+        return _TENSOR_CHANGES
     is_rare = name.startswith("tensor of ") and not name.endswith(_FULL)
-    return _TENSOR_CHANGES | (_OTHER_DTYPES if is_rare else {})
+    return LONG_CHANGES | _TENSOR_CHANGES | (_OTHER_DTYPES if is_rare else {})
 
 
 class TensorEntry(Part):
@@ -268,15 +271,15 @@ def tensor_things() -> list[Thing]:
     }
     return [
         *(value_thing(name, make, changes=_of_tensor(name), is_free="bits" in name) for name, make in (dtypes | FORMS).items()),
-        *(value_thing(name, make) for name, make in NESTED.items()),
+        *(value_thing(name, make, changes=LONG_CHANGES) for name, make in NESTED.items()),
         *(value_thing(f"{name}, held", make, part=HeldBox, changes=SHORT_CHANGES) for name, make in (FORMS | NESTED).items()),
         *(Thing(f"{name}, in a list", lambda make=make: ListBox(make), key="box", changes=SHORT_CHANGES) for name, make in NESTED.items()),
         *(Thing(f"{name}, an object's whole state", lambda make=make: HeldValue(make), key="holder", changes=VALUE_CHANGES)
           for name, make in {**NESTED, "0-dim tensor": FORMS["0-dim tensor"]}.items()),
         *(value_thing(name, make, part=ShardedBox, changes=_SHARDED_CHANGES) for name, make in shards),
         *(value_thing(f"{name}, held", make, part=ShardedHeldBox, changes=SHORT_CHANGES | _SHARDED_CHANGES) for name, make in shards),
-        value_thing("sharded tensor and nothing that is sharded now", SHARDED["sharded tensor"], changes=_SHARDED_CHANGES,
-                    in_worlds={(2, 3): AT_RESUME}, keys={LOSES_KEYS: "box.kept"}),
+        value_thing("sharded tensor and nothing that is sharded now", SHARDED["sharded tensor"],
+                    changes=_SHARDED_CHANGES | {LOSES_KEYS: Impossible("nothing sharded is left")}, in_worlds={(2, 3): AT_RESUME}),
         *(Thing(f"{name}, an entry", lambda make=make: TensorEntry(make), key="tensor", changes=_ENTRY_CHANGES,
                 outcomes={GROWS: AT_RESUME, CHANGES_DTYPE: AT_RESUME}) for name, make in entries.items()),
         *(Thing(f"{name}, an entry", lambda make=make: TensorEntry(make), key="tensor", changes=_ONLY_AS_IT_IS)

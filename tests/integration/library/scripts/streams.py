@@ -11,8 +11,8 @@ from typing import Any
 import everstep
 import numpy
 import torch
+from batches import copy_of
 from playing import LAST_STEP, SAVED_STEP, Told, play
-from table import copy_of
 from things import WORLDS, rank
 
 ALIKE, DIFFERENT, LATER = "seeded alike", "seeded differently", "seeded alike, then differently"

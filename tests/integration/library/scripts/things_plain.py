@@ -15,19 +15,8 @@ from typing import Any
 
 import numpy
 import torch
-from boxes import (
-    BOX_CHANGES,
-    LONG_CHANGES,
-    SHORT_CHANGES,
-    VALUE_CHANGES,
-    Box,
-    HeldBox,
-    HeldValue,
-    ListBox,
-    becoming,
-    put,
-    value_thing,
-)
+from boxes import Box, HeldBox, HeldValue, ListBox, put
+from happenings import BOX_CHANGES, LONG_CHANGES, SHORT_CHANGES, VALUE_CHANGES, becoming, value_thing
 from things import CHANGES_DTYPE, CHANGES_TYPE, DIFFERS, EQUAL, NOTHING, Change, Thing, of_rank_0, only, rank
 from torch.serialization import add_safe_globals
 

@@ -12,6 +12,7 @@ from playing import SAVED_STEP, Told
 from things import Cell, expected
 
 GROUP = 8  # cells to be refused that share a Checkpointer: the sentence must name each
+MOST_TRIES = 150  # of smaller batches, so that a library that fails at everything is told soon
 Numbered = dict[int | None, Cell]
 
 
@@ -76,32 +77,42 @@ def _first(batch: Batch) -> Cell:
     return next(iter(batch.cells.values()))
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What is wrong, by number of the cell. `is_certain`: it is these cells' own fault, whatever the others are."""
+
+    problems: dict[int | None, str]
+    is_certain: bool = False
+
+
 Attempt = Callable[[Sequence[Batch]], list[tuple[Batch, Sequence[Told]]]]
-Verdict = Callable[[Batch, Sequence[Told]], dict[int | None, str]]  # what is wrong, by number of the cell
+Judge = Callable[[Batch, Sequence[Told]], Verdict]
 Tell = Callable[[Cell, str], None]
 
 
-def narrowed(batches: Sequence[Batch], attempt: Attempt, verdict: Verdict, wrong: Tell) -> list[Batch]:
+def narrowed(batches: Sequence[Batch], attempt: Attempt, judge: Judge, wrong: Tell) -> list[Batch]:
     """Batches that went well. One that did not is tried again thing by thing, then cell by cell, to find what spoils it."""
     good: list[Batch] = []
-    spoiled: list[tuple[Batch, dict[int | None, str]]] = []
+    spoiled: list[tuple[Batch, Verdict]] = []
     for batch, told in attempt(batches) if batches else []:
-        problems = verdict(batch, told)
-        if problems:
-            spoiled.append((batch, problems))
-        else:
-            good.append(batch)
-    smaller = [part for batch, _ in spoiled for part in batch.parts()]
-    found: set[str] = set()
+        verdict = judge(batch, told)
+        if verdict.problems and not verdict.is_certain:
+            spoiled.append((batch, verdict))
+            continue
+        good.append(batch)
+        for number, text in verdict.problems.items():
+            wrong(batch.cells[number], text)
+    found: set[Cell] = set()
 
     def wrong_alone(cell: Cell, text: str) -> None:
-        found.add(str(cell))
+        found.add(cell)
         wrong(cell, text)
 
-    good += narrowed(smaller, attempt, verdict, wrong_alone) if smaller else []
-    for batch, problems in spoiled:
-        if not any(str(cell) in found for cell in batch.cells.values()):
-            number, text = next(iter(problems.items()))
-            others = len(batch.cells) - 1
-            wrong(batch.cells[number], f"{f'only together with {others} others: ' if others else ''}{text}")
+    smaller = [part for batch, _ in spoiled for part in batch.parts()]
+    good += narrowed(smaller[:MOST_TRIES], attempt, judge, wrong_alone) if smaller else []
+    for batch, verdict in spoiled:
+        if not found & set(batch.cells.values()):
+            number, text = next(iter(verdict.problems.items()))
+            others = f"only together with {len(batch.cells) - 1} others: " if len(batch.cells) > 1 else ""
+            wrong(batch.cells[number], others + text)
     return good

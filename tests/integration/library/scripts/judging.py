@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from batches import Batch, Verdict
+from batches import Batch, Judge, Verdict
 from playing import Told, entry_name
 from things import Cell
 
@@ -53,22 +53,22 @@ def key_in(cell: Cell, number: int | None) -> str:
     return entry_name(first, number) + dot + rest
 
 
-def by_cell(judge: Callable[[Sequence[Told], str], str]) -> Verdict:
+def by_cell(wrong: Callable[[Sequence[Told], str], str]) -> Judge:
     """What is wrong with each cell of a batch, as far as its key tells."""
 
-    def verdict(batch: Batch, told: Sequence[Told]) -> dict[int | None, str]:
-        texts = {number: judge(told, key_in(cell, number)) for number, cell in batch.cells.items()}
-        return {number: text for number, text in texts.items() if text}
+    def judge(batch: Batch, told: Sequence[Told]) -> Verdict:
+        texts = {number: wrong(told, key_in(cell, number)) for number, cell in batch.cells.items()}
+        return Verdict({number: text for number, text in texts.items() if text})
 
-    return verdict
+    return judge
 
 
-def wrong_in_batch(batch: Batch, told: Sequence[Told]) -> dict[int | None, str]:
+def wrong_in_batch(batch: Batch, told: Sequence[Told]) -> Verdict:
     """Nothing should be raised, the save be there, and every cell as it should be."""
     for each in told:
         if each.kind or not (each.facts.get("saved") or each.facts.get("began")):
-            return dict.fromkeys(batch.cells, f"{each.kind}: {each.text}")
-    return {number: text for each in told for number, text in each.found.items()}
+            return Verdict(dict.fromkeys(batch.cells, f"{each.kind}: {each.text}"))
+    return Verdict({number: text for each in told for number, text in each.found.items()}, is_certain=True)
 
 
 def wrong_refusal(kind: str) -> Callable[[Sequence[Told], str], str]:

@@ -80,6 +80,7 @@ NESTED: dict[str, Callable[[], Any]] = {
     "dict of tensors by tuple, None and bytes": lambda: {(1, "a"): torch.ones(1), None: torch.ones(2), b"x": 1},
     "dict of tensors with dots": lambda: {"a.b": torch.ones(1), "a": {"c": torch.zeros(1)}},
     "OrderedDict of tensors": lambda: collections.OrderedDict([("b", torch.ones(1)), ("a", 2)]),
+    "Counter of tensors": lambda: collections.Counter({"a": torch.ones(1), 2: 3}),
     "defaultdict of lists of tensors": lambda: collections.defaultdict(list, {3: [torch.ones(1)]}),
     "dict in a list in a tuple": lambda: ([{"a": (torch.ones(1), {1: torch.zeros(1)})}], {}),
     "empty places beside tensors": lambda: {"a": {}, "b": [], "c": (), "d": torch.ones(1), "e": None},

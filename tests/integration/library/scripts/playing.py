@@ -174,7 +174,7 @@ def resume(cells: Mapping[int | None, Cell], folder: Path, checkpoint: Path, sta
                     if first:
                         wanted = _wanted(cell, [looks[number] for looks, _ in saved], fresh[number])
                         told.note(number, differences(wanted, part.look()) + _moved(places[number], part))
-                    if part.goes_on and number not in told.found:
+                    if part.goes_on:  # also where it is wrong already: the other ranks may need this one
                         part.step(step)
             first = False
             if step == LAST_STEP - 1:

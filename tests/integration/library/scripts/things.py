@@ -157,7 +157,7 @@ class Thing:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the Checkpointer: names of entries
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell:
     """A thing and a happening; the worlds are asked for in `expected`."""
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from boxes import VALUE_CHANGES, HeldBox, get, put, value_thing
+from boxes import HeldBox, get, put
+from happenings import VALUE_CHANGES, value_thing
+from nets import WithExtraState, ddp
 from things import CHANGES_TYPE, DIFFERS, EQUAL, NOTHING, Change, Thing, of_rank_0, only, rank
-from things_models import EXTRA_CHANGES, WithExtra, WithExtraState, ddp
+from things_models import EXTRA_CHANGES, WithExtra
 from things_tensors import ShardedBox, mesh, sharded
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

@@ -15,16 +15,8 @@ from typing import Any
 
 import numpy
 import torch
-from boxes import (
-    BOX_CHANGES,
-    SHORT_CHANGES,
-    VALUE_CHANGES,
-    HeldBox,
-    HeldValue,
-    ListBox,
-    becoming,
-    value_thing,
-)
+from boxes import HeldBox, HeldValue, ListBox
+from happenings import BOX_CHANGES, LONG_CHANGES, SHORT_CHANGES, VALUE_CHANGES, becoming, value_thing
 from things import CHANGES_DTYPE, Thing, only, rank
 from torch.serialization import add_safe_globals
 
@@ -170,18 +162,22 @@ BECOMING = [
 
 
 def _array_changes() -> dict[str, Any]:
-    return {CHANGES_DTYPE: becoming(lambda part: numpy.ones(part.box["value"].shape, dtype=numpy.float16))}
+    return LONG_CHANGES | {
+        CHANGES_DTYPE: becoming(lambda part: numpy.ones(part.box["value"].shape, dtype=numpy.float16))
+    }
 
 
 def plain_things() -> list[Thing]:
     """All of this module."""
-    full = {name: (NUMBERS | TEXTS)[name] for name in ("None", "int", "float", "str")}
-    plain = full | CONTAINERS | KEYS
-    short = {name: make for name, make in (NUMBERS | TEXTS | TIMES | NUMPY).items() if name not in full}
+    every = NUMBERS | TEXTS | TIMES | NUMPY | CONTAINERS | KEYS
+    full = {name: every[name] for name in ("None", "float", "str", "np.float64", "list", "dict of dicts")}
+    long = {name: make for name, make in (CONTAINERS | KEYS).items() if name not in full}
+    short = {name: make for name, make in every.items() if name not in full | long}
     held = {name: CONTAINERS[name] for name in ("empty dict", "list", "tuple", "Counter", "empty OrderedDict")} | KEYS
     bare = {name: (NUMBERS | CONTAINERS)[name] for name in ("None", "int", "list", "tuple", "Counter", "empty dict")}
     return [
-        *(value_thing(name, make) for name, make in plain.items()),
+        *(value_thing(name, make) for name, make in full.items()),
+        *(value_thing(name, make, changes=LONG_CHANGES) for name, make in long.items()),
         *(value_thing(name, make, changes=SHORT_CHANGES) for name, make in short.items()),
         *(value_thing(name, make, changes=_array_changes()) for name, make in ARRAYS.items()),
         *(value_thing(f"{name}, held", make, part=HeldBox, changes=SHORT_CHANGES) for name, make in held.items()),

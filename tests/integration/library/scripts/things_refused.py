@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy
 import torch
-from boxes import BOX_CHANGES, Box, HeldBox, ListBox, value_thing
+from boxes import Box, HeldBox, ListBox
+from happenings import BOX_CHANGES, value_thing
 from things import CHANGES_TYPE, GETS_KEYS, NOTHING, Change, Impossible, Part, Thing, only
 from torch import nn
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from deep import kept
 from models import NEW_TORCH
+from nets import Net, fully_sharded, sharded_by_hand, tensor_parallel
 from things import Change, Part, Saved, Thing, only, rank, world
-from things_models import Net, fully_sharded, sharded_by_hand, tensor_parallel
 from torch import nn, optim
 from training import Training, descend, descend_by_hand
 

@@ -1,47 +1,27 @@
-"""Tensors of every kind in a script's dicts, lists and objects, and as entries of their own; random generators."""
+"""Tensors of every kind in a script's dicts, lists and objects."""
 
 from __future__ import annotations
 
 import collections
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
-from boxes import (
-    SHORT_CHANGES,
-    VALUE_CHANGES,
-    Box,
-    HeldBox,
-    HeldValue,
-    ListBox,
-    becoming,
-    get,
-    grown,
-    value_thing,
-    varied,
-    zeroed,
-)
-from deep import kept
+from boxes import Box, HeldBox, HeldValue, ListBox, get
+from happenings import LONG_CHANGES, SHORT_CHANGES, VALUE_CHANGES, becoming, value_thing
 from things import (
     AT_RESUME,
     CHANGES_DTYPE,
     DIFFERS,
-    EQUAL,
     GETS_KEYS,
     GROWS,
     LOSES_KEYS,
     REPLACED,
     TO_META,
     UNCOPYABLE,
-    Change,
     Impossible,
-    Part,
     Thing,
-    only,
-    own_or_fresh,
-    rank,
     world,
 )
 from torch import nn
@@ -100,6 +80,7 @@ NESTED: dict[str, Callable[[], Any]] = {
     "dict of tensors by tuple, None and bytes": lambda: {(1, "a"): torch.ones(1), None: torch.ones(2), b"x": 1},
     "dict of tensors with dots": lambda: {"a.b": torch.ones(1), "a": {"c": torch.zeros(1)}},
     "OrderedDict of tensors": lambda: collections.OrderedDict([("b", torch.ones(1)), ("a", 2)]),
+    "Counter of tensors": lambda: collections.Counter({"a": torch.ones(1), 2: 3}),
     "defaultdict of lists of tensors": lambda: collections.defaultdict(list, {3: [torch.ones(1)]}),
     "dict in a list in a tuple": lambda: ([{"a": (torch.ones(1), {1: torch.zeros(1)})}], {}),
     "empty places beside tensors": lambda: {"a": {}, "b": [], "c": (), "d": torch.ones(1), "e": None},
@@ -169,140 +150,25 @@ _OTHER_DTYPES = dict.fromkeys(
 
 
 def _of_tensor(name: str) -> dict[str, Any]:
+    if name == "tensor of float32":
+        return _TENSOR_CHANGES
     is_rare = name.startswith("tensor of ") and not name.endswith(_FULL)
-    return _TENSOR_CHANGES | (_OTHER_DTYPES if is_rare else {})
-
-
-class TensorEntry(Part):
-    """A tensor that stands in the state by itself."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.tensor = make()
-        self.entries = {"tensor": self.tensor}
-
-    def look(self) -> Any:
-        """See `Part.look`."""
-        return kept(self.tensor)
-
-    def forget(self, start: str) -> None:
-        """See `Part.forget`."""
-        zeroed(self.tensor)
-
-    def places(self) -> dict[Any, Any]:
-        """See `Part.places`."""
-        return {(): self.tensor}
-
-    def remember(self) -> Any:
-        """See `Part.remember`."""
-        return self.tensor.data
-
-    def repair(self, memory: Any) -> None:
-        """See `Part.repair`."""
-        self.tensor.data = memory
-
-    def become(self, tensor: Any) -> None:
-        """The same object with other contents."""
-        self.tensor.data = tensor
-
-
-def _become_other(part: Any) -> None:
-    if rank() > 0:
-        part.become(varied(part.tensor))
-
-
-_ENTRY_CHANGES = only(
-    "cannot be done to a tensor in place",
-    nothing=Change(lambda part: None),
-    grows=Change(lambda part: part.become(grown(part.tensor))),
-    changes_dtype=Change(lambda part: part.become(part.tensor.data.to(torch.float64))),
-    differs_by_rank=Change(_become_other),
-    is_replaced=Change(lambda part: part.become(part.tensor.data.clone())),
-)
-_ONLY_AS_IT_IS = only("said by a tensor that is not sharded", nothing=Change(lambda part: None))
-
-
-class GeneratorEntry(Part):
-    """A torch.Generator that stands in the state by itself and is drawn from in each step."""
-
-    goes_on = True
-
-    def __init__(self, first_seed: int = 5) -> None:
-        self.generator = torch.Generator().manual_seed(first_seed)
-        self.entries = {"generator": self.generator}
-
-    def step(self, step: int) -> None:
-        """See `Part.step`."""
-        torch.rand(3, generator=self.generator)
-
-    def look(self) -> Any:
-        """See `Part.look`."""
-        return self.generator.get_state()
-
-    def remember(self) -> Any:
-        """See `Part.remember`."""
-        return self.look()
-
-    def repair(self, memory: Any) -> None:
-        """See `Part.repair`."""
-        self.generator.set_state(memory)
-
-    def draw_on_one_rank(self) -> None:
-        """See DIFFERS."""
-        if rank() > 0:
-            torch.rand(1, generator=self.generator)
-
-
-_GENERATOR_CHANGES = only(
-    "is nothing that a generator can do",
-    nothing=Change(lambda part: None),
-    differs_by_rank=Change(GeneratorEntry.draw_on_one_rank),
-)
+    return LONG_CHANGES | _TENSOR_CHANGES | (_OTHER_DTYPES if is_rare else {})
 
 
 def tensor_things() -> list[Thing]:
     """All of this module."""
     dtypes = {f"tensor of {name}": (lambda dtype=dtype: _of_dtype(dtype)) for name, dtype in _dtypes().items()}
     shards = SHARDED.items()
-    entries = {
-        name: FORMS[name] for name in ("0-dim tensor", "transposed tensor", "leaf with requires_grad", "Parameter")
-    }
     return [
         *(value_thing(name, make, changes=_of_tensor(name), is_free="bits" in name) for name, make in (dtypes | FORMS).items()),
-        *(value_thing(name, make) for name, make in NESTED.items()),
+        *(value_thing(name, make, changes=LONG_CHANGES) for name, make in NESTED.items()),
         *(value_thing(f"{name}, held", make, part=HeldBox, changes=SHORT_CHANGES) for name, make in (FORMS | NESTED).items()),
         *(Thing(f"{name}, in a list", lambda make=make: ListBox(make), key="box", changes=SHORT_CHANGES) for name, make in NESTED.items()),
         *(Thing(f"{name}, an object's whole state", lambda make=make: HeldValue(make), key="holder", changes=VALUE_CHANGES)
           for name, make in {**NESTED, "0-dim tensor": FORMS["0-dim tensor"]}.items()),
         *(value_thing(name, make, part=ShardedBox, changes=_SHARDED_CHANGES) for name, make in shards),
         *(value_thing(f"{name}, held", make, part=ShardedHeldBox, changes=SHORT_CHANGES | _SHARDED_CHANGES) for name, make in shards),
-        value_thing("sharded tensor and nothing that is sharded now", SHARDED["sharded tensor"], changes=_SHARDED_CHANGES,
-                    in_worlds={(2, 3): AT_RESUME}, keys={LOSES_KEYS: "box.kept"}),
-        *(Thing(f"{name}, an entry", lambda make=make: TensorEntry(make), key="tensor", changes=_ENTRY_CHANGES,
-                outcomes={GROWS: AT_RESUME, CHANGES_DTYPE: AT_RESUME}) for name, make in entries.items()),
-        *(Thing(f"{name}, an entry", lambda make=make: TensorEntry(make), key="tensor", changes=_ONLY_AS_IT_IS)
-          for name, make in shards if not name.startswith("dict")),
-        Thing("torch.Generator, an entry", GeneratorEntry, key="generator", changes=_GENERATOR_CHANGES),
-        *_per_rank(),
-    ]  # fmt: skip
-
-
-def _per_rank() -> list[Thing]:
-    """What is kept for each rank: each gets its own in the same world; another world is refused, or starts afresh."""
-    made: list[Thing] = []
-    values: dict[str, tuple[Any, Callable[[], Any]]] = {
-        "tensor": (Box, lambda: torch.arange(3.0 + rank()) + rank()),
-        "list": (HeldBox, lambda: [rank()] * (1 + rank())),
-        "keys": (Box, lambda: {f"of rank {rank()}": rank(), rank(): torch.ones(1)}),
-    }
-    for name, (part, make) in values.items():
-        own = {"key": part.name, "outcomes": {DIFFERS: EQUAL}}
-        of_each = {"per_rank": (part.name,)}
-        refused = value_thing(f"per rank: {name}", make, part=part, elsewhere=AT_RESUME, options=of_each)
-        fresh = value_thing(f"per rank or fresh: {name}", make, part=part, comes_back_as=own_or_fresh,
-                            options=of_each | {"allow_missing": (part.name,)})  # fmt: skip
-        made += [replace(refused, **own), replace(fresh, **own)]
-    return [
-        *made,
-        Thing("per rank: torch.Generator", lambda: GeneratorEntry(5 + rank()), key="generator", changes=_GENERATOR_CHANGES,
-              outcomes={DIFFERS: EQUAL}, elsewhere=AT_RESUME, options={"per_rank": ("generator",)}),
+        value_thing("sharded tensor and nothing that is sharded now", SHARDED["sharded tensor"],
+                    changes=_SHARDED_CHANGES | {LOSES_KEYS: Impossible("nothing sharded is left")}, in_worlds={(2, 3): AT_RESUME}),
     ]  # fmt: skip

@@ -8,12 +8,10 @@ save on all ranks; that is noticed, counted and told, and training goes on.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import torch
 from everstep_protocol.plan import SaveInterval
 
-from everstep import rng
 from everstep.console import say
 from everstep.engine import Engine, FlatState
 from everstep.errors import SaveError, StateError
@@ -22,7 +20,7 @@ from everstep.outcomes import Counts, FailedSave, Flight
 from everstep.places import MAX_SNAPSHOTS, Place, require_room
 from everstep.state import tensors
 from everstep.state.report import SaveAgreement
-from everstep.state.state import RECORD, RNG, Flat, State
+from everstep.state.state import Flat, State
 from everstep.world import World
 
 _NEVER = 1 << 62
@@ -188,25 +186,32 @@ class Saver:
             raise
 
     def _launch(self, flight: Flight, content: Flat) -> None:
-        problem = self._freeze(content)
+        problem = self._freeze(content) or self._make_room_for(flight.step)
         if not self._world.least([not problem])[0]:
-            flight.settled.set_exception(SaveError(problem or "another rank could not copy its state"))
+            flight.settled.set_exception(SaveError(problem or "another rank could not begin"))
             return
-        record, streams = self._add_ours(content, flight.step)
-        agreement = SaveAgreement(content, streams, record)
+        agreement = SaveAgreement(content, flight.step, rank=self._world.rank, world=self._world.size)
         state = FlatState(content.values, content.paths)
-        pending = flight.pending = self._engine.save(state, self._place.make(flight.step), agreement)
+        pending = flight.pending = self._engine.save(state, self._place.directory(flight.step), agreement)
 
         def settle() -> None:
             try:
                 pending.wait()
-                self._place.publish(flight.step, record["samples_consumed"])
+                self._place.publish(flight.step, content.samples_consumed)
             except BaseException as error:  # noqa: BLE001 - the ranks wait for this answer, whatever it is
                 flight.settled.set_exception(error)
             else:
                 flight.settled.set_result(None)
 
         pending.on_done(settle)
+
+    def _make_room_for(self, step: int) -> str:
+        """The directory for its writer. Gives why it could not be made, empty: it is."""
+        try:
+            self._place.make(step)
+        except OSError as error:
+            return f"{self._place.directory(step)} cannot be made: {error}"
+        return ""
 
     def _freeze(self, flat: Flat) -> str:
         """Copies of all tensors. Gives why one could not be copied (no memory), empty: all are."""
@@ -218,15 +223,6 @@ class Saver:
                     except (RuntimeError, MemoryError) as error:
                         return f"{key}: it cannot be copied: {error}"
         return ""
-
-    def _add_ours(self, flat: Flat, step: int) -> tuple[dict[str, Any], rng.Streams]:
-        """The record of the save, kept by rank 0, and this rank's random streams."""
-        record = {"step": step, "world": self._world.size, "samples_consumed": self.samples_consumed(step)}
-        streams = rng.snapshot()
-        flat.add_ours((RNG, str(self._world.rank)), streams)
-        if self._world.rank == 0:
-            flat.add_ours((RECORD,), record)
-        return record, streams
 
     def _is_settled(self) -> bool:
         return self._flight is None or self._flight.settled.done()

@@ -10,7 +10,7 @@ from everstep.errors import StateError
 from everstep.state import agreement, tensors, values
 from everstep.state.agreement import Note, Report
 from everstep.state.items import Item, Sharing
-from everstep.state.state import Flat, nest_of
+from everstep.state.state import RECORD, RNG, Flat, nest_of
 from everstep.state.tree import key_of
 
 
@@ -34,12 +34,15 @@ def require_agreement(reports: list[Report]) -> None:
 
 
 class SaveAgreement:
-    """See `Agreement`: of one save. `record`: rank 0's common record, which is completed."""
+    """See `Agreement`: of one save, to which it adds the rank's random streams and, as rank 0, the common record."""
 
-    def __init__(self, flat: Flat, streams: dict[str, Any], record: dict[str, Any] | None) -> None:
+    def __init__(self, flat: Flat, step: int, *, rank: int, world: int) -> None:
         self._flat = flat
-        self._streams = streams
-        self._record = record
+        self._streams = rng.snapshot()
+        self._record: dict[str, Any] = {"step": step, "world": world, "samples_consumed": flat.samples_consumed}
+        flat.add_ours((RNG, str(rank)), self._streams)
+        if rank == 0:
+            flat.add_ours((RECORD,), self._record)
 
     def report(self) -> Report:
         """See `Agreement.report`."""
@@ -48,7 +51,6 @@ class SaveAgreement:
     def settle(self, reports: list[Report]) -> None:
         """See `Agreement.settle`."""
         require_agreement(reports)
-        assert self._record is not None, "rank 0 settles"
         self._record["keys"] = agreement.count_keys(reports)
         self._record["groups"] = _groups(agreement.merge_lists(reports))
         self._record["streams"] = agreement.classify_streams(reports)

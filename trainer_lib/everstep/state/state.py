@@ -35,6 +35,7 @@ class Flat:
     values: dict[str, Any] = field(default_factory=dict)
     paths: dict[str, Path] = field(default_factory=dict)
     items: dict[str, Item] = field(default_factory=dict)
+    samples_consumed: int = 0
 
     def add(self, path: Path, item: Item) -> None:
         """Two paths may read alike (`a.b` as one name and as two): the later one's key is told apart, its path says what it is."""
@@ -98,6 +99,12 @@ class State:
                 flat.values[key] = _checked(value)
             except Unsavable as problem:
                 wrong.append(f"{key}: {problem}")
+            except Exception as error:  # noqa: BLE001 - another thread changes it while it is read, say
+                wrong.append(f"{key}: it cannot be read, keep it still while a step ends: {error!r}")
+        try:
+            flat.samples_consumed = self.samples_consumed(step)
+        except Exception as error:  # noqa: BLE001 - as above
+            wrong.append(f"how many samples were consumed cannot be read: {error!r}")
         if wrong:
             raise StateError(f"{listing(wrong, most=30, between='; ')}; {values.REMEDY}")
         return flat

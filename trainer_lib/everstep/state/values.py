@@ -24,11 +24,10 @@ REMEDY = (
 def freeze(value: Any) -> Any:
     """What is written of `value`; shares nothing with it that can change. Raises Unsavable."""
     try:
-        return _copied(value, {})
-    except _NotNative:
-        pass
-    try:
-        return (_MARK, tagged.tree(value))
+        try:
+            return _copied(value, {})
+        except _NotNative:
+            return (_MARK, tagged.tree(value))
     except RecursionError:
         raise Unsavable(f"a {type(value).__name__} that holds itself") from None
 

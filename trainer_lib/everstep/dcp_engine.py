@@ -39,8 +39,10 @@ class DcpEngine:
         """See `Engine.save`."""
         writer = Writer(directory, sync_files=self._sync_files)
         planner = SavePlanner(dict(state.paths), agreement)
-        group = self._world.saving
-        return DcpSave(lambda: dcp.save(state.values, storage_writer=writer, planner=planner, process_group=group))
+        world = self._world  # never the group itself: its last reference must not be this thread's (`World.leave`)
+        return DcpSave(
+            lambda: dcp.save(state.values, storage_writer=writer, planner=planner, process_group=world.saving)
+        )
 
     def catalogue(self, directory: Path) -> Mapping[str, SavedItem]:
         """See `Engine.catalogue`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,12 +30,12 @@ class World:
         self.saving = saving
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         self.local_size = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        self._default = _default_group()
+        self._default = _default_group()  # weakly: the script's own destroy_process_group is to end it
 
     @property
     def is_current(self) -> bool:
         """Whether torch.distributed is still as it was: its groups die with `destroy_process_group`."""
-        return self._default is _default_group()
+        return self._default == _default_group()
 
     def leave(self) -> None:
         """Let the groups go, and with them their threads: one that outlives the interpreter aborts it (TR13).
@@ -99,8 +100,8 @@ class World:
             ) from failure
 
 
-def _default_group() -> Any:
-    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
+def _default_group() -> weakref.ref[Any] | None:
+    return weakref.ref(dist.group.WORLD) if dist.is_available() and dist.is_initialized() else None
 
 
 def _warn_if_slow(seconds: float) -> None:

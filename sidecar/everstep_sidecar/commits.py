@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from everstep_protocol import names, storage
-from everstep_protocol.messages import CheckpointInfo, SaveAnswer, SaveFailure, SaveNotice
+from everstep_protocol.messages import CheckpointInfo, SaveAnswer, SaveNotice, Trouble
 from everstep_protocol.plan import Plan
 from everstep_protocol.records import Ready
 
@@ -96,12 +96,12 @@ class Commits:
     def _newest(self) -> CheckpointInfo | None:
         return max(self.checkpoints, key=lambda info: (info.attempt, info.step), default=None)
 
-    def failure(self) -> SaveFailure | None:
+    def failure(self) -> Trouble | None:
         """R16: what fails at present, the oldest first."""
         if not self._failing:
             return None
         oldest = min(self._failing.values(), key=lambda failing: failing.since)
-        return SaveFailure(oldest.reason, oldest.message, time.monotonic() - oldest.since)
+        return Trouble(oldest.reason, oldest.message, time.monotonic() - oldest.since)
 
     def condemn(self, ids: tuple[str, ...]) -> None:
         """R13: delete what the operator condemned in status; only the coordinator of the highest attempt is asked to."""

@@ -10,7 +10,7 @@ import time
 from typing import Literal
 
 from everstep_protocol import codec, local
-from everstep_protocol.messages import Exited, Hello, HelloAnswer, SaveFailure, Training
+from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training, Trouble
 from everstep_protocol.plan import Member, Plan
 from everstep_protocol.shared_memory import Progress
 
@@ -69,7 +69,7 @@ class AttemptRun:
         """B14: saves of this attempt that never became whole in memory."""
         return max((page.num_failed_saves for page in self._pages()), default=0)
 
-    def unsaved(self) -> SaveFailure | None:
+    def unsaved(self) -> Trouble | None:
         """B14: why saves fail in this pod's trainers at present."""
         return unsaved.failure(self._pod.settings.memory, self._plan.attempt, self._num_processes, now_ns())
 

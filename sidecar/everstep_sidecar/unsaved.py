@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from everstep_protocol import codec, dcp_metadata, names, records
-from everstep_protocol.messages import SaveFailure
+from everstep_protocol.messages import Trouble
 
 _LARGEST_BYTES = 16384
 
 
-def failure(memory: Path, attempt: int, processes: int, now_ns: int) -> SaveFailure | None:
+def failure(memory: Path, attempt: int, processes: int, now_ns: int) -> Trouble | None:
     """The oldest of what this pod's trainers of an attempt say; None: their newest saves are good."""
     found = [told for local_rank in range(processes) if (told := _read(memory, local_rank, attempt)) is not None]
     if not found:
         return None
     oldest = min(found, key=lambda told: told.since_ns)
-    return SaveFailure(oldest.reason, oldest.message, max(0, now_ns - oldest.since_ns) / 1e9)
+    return Trouble(oldest.reason, oldest.message, max(0, now_ns - oldest.since_ns) / 1e9)
 
 
 def _read(memory: Path, local_rank: int, attempt: int) -> records.Unsaved | None:

@@ -66,6 +66,14 @@ class Terminating:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Activity:
+    """Every few seconds while trainers run: for how long none of them has used CPU time or printed anything."""
+
+    attempt: int
+    idle_seconds: float
+
+
 # sidecar -> launcher
 
 
@@ -123,6 +131,7 @@ Message = (
     | ProcessExited
     | Finished
     | Terminating
+    | Activity
     | Stop
     | ChoosePort
     | Start

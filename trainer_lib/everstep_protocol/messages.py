@@ -5,6 +5,7 @@ All of it is POST on `names.PORT_API` except GET /v1/status; requests and answer
 | path | from -> to | request -> answer |
 |---|---|---|
 | /v1/prepare | operator -> new coordinator | PrepareRequest -> PrepareAnswer |
+| /v1/sight | operator or preparing sidecar -> any pod of the job | SightRequest -> Sight |
 | /v1/announce | operator or preparing sidecar -> any pod of the job | Announce -> Ack |
 | /v1/hello | member -> coordinator | Hello -> HelloAnswer (held until go, or until the attempt is over) |
 | /v1/save | member -> coordinator | SaveNotice -> SaveAnswer |
@@ -14,7 +15,7 @@ All of it is POST on `names.PORT_API` except GET /v1/status; requests and answer
 | /v1/leave | operator -> coordinator | LeaveRequest -> Ack |
 | /v1/poll | operator -> coordinator, or any member | PollRequest -> SidecarStatus (held until something changed) |
 | /v1/ping | peer -> peer | Ping -> Ack |
-| GET /status | people, read only, unsigned | -> SidecarStatus |
+| GET /status | people, read only, unsigned | -> SidecarStatus, without anything that trainers said |
 """
 
 from __future__ import annotations
@@ -38,6 +39,33 @@ class Peer:
 
 
 @dataclass(frozen=True)
+class Trouble:
+    """What does not work at present. Part of an answer that must come whether it works or not."""
+
+    reason: str  # one word: ENOSPC, EIO, ...; StorageNotShared, StorageHangs, SavesOverdue, DeletionFails, StateRefused, ...
+    message: str  # a sentence: what, where (worker, node, path), what to do
+    age_seconds: float  # since it began
+
+
+@dataclass(frozen=True)
+class SightRequest:
+    """R11, R17: does this pod see the storage on which the fence of this attempt and intent stands? Answered within 2 s, whatever hangs."""
+
+    attempt: int
+    intent_id: str
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a pod could do for an attempt now. What it cannot see is its mount's fault, never a checkpoint's."""
+
+    uid: str
+    storage: Trouble | None  # StorageNotShared, StorageError, StorageHangs; None: it sees this job's storage
+    launcher: bool  # its launcher is connected: the trainer container runs
+    highest: int = 0
+
+
+@dataclass(frozen=True)
 class PrepareRequest:
     """R4: fence everything before `attempt`, then look, then choose. Repeated with the same intent it gives the same answer or a newer look."""
 
@@ -51,6 +79,9 @@ class PrepareRequest:
     storage_known: bool  # status knows an attempt: the owner file must be there (R11)
     resume_from: str | None
     peers: tuple[Peer, ...]  # all live pods of the job: they are told "attempt n announced"
+    expected: tuple[
+        str, ...
+    ] = ()  # UIDs of those that may become members: their `Sight` is asked for, and waited for a while
 
 
 @dataclass(frozen=True)
@@ -71,12 +102,13 @@ class PrepareAnswer:
 
     `ready`: `resume` and `lineage` may become the plan's. `fenced`: a higher fence exists, its number is `highest`; take a new
     number. `wait`: nothing may be decided now (storage missing, I/O error): ask again. `stop`: never by itself (owned by another
-    job, no usable checkpoint left): a person must act.
+    job, no usable checkpoint left): a person must act. `busy`: the look is under way; the same question again gives its answer,
+    which is kept by number and intent.
     """
 
     attempt: int
     intent_id: str
-    outcome: Literal["ready", "fenced", "wait", "stop"]
+    outcome: Literal["ready", "fenced", "wait", "stop", "busy"]
     reason: (
         str  # one word: Newest, StorageMissing, StorageOwnedByAnother, NoUsableCheckpoint, FinishedRunInStorage, ...
     )
@@ -86,6 +118,8 @@ class PrepareAnswer:
     lineage: Lineage
     checkpoints: tuple[CheckpointInfo, ...] = ()  # all complete ones of this job, on the lineage or not
     refused: tuple[Refusal, ...] = ()
+    sights: tuple[Sight, ...] = ()  # of those expected that answered, the answering pod itself included
+    progress_age_seconds: float = 0.0  # `busy`: since the storage last got on with it
 
 
 @dataclass(frozen=True)
@@ -113,6 +147,7 @@ class Problem:
 
     error: str
     highest: int
+    boot: str = ""  # of the answering process: a request that was meant for an earlier one is refused, and may be sent again to this
 
 
 @dataclass(frozen=True)
@@ -186,6 +221,10 @@ class MemberState:
     lost_peers: dict[str, float]  # pod UID -> seconds since the kernel lost its keepalive connection
     stopped_step: int = -1  # state `stopped`: the step at which save-and-stop ended
     leaving: bool = False  # its launcher got SIGTERM: the pod is going
+    trouble: Trouble | None = None  # what keeps this member from its part: its mount, its storage, its save
+    bytes_age_seconds: float | None = (
+        None  # since bytes of a save last reached the storage from here; None: nothing is being saved
+    )
 
 
 @dataclass(frozen=True)
@@ -236,7 +275,8 @@ class Training:
 
     library: bool  # they report steps; False: the script never made an everstep.Checkpointer
     step: int  # newest finished step, -1: none yet
-    age_seconds: float  # since it finished, or since the trainers' start
+    # since it finished, or since the trainers' start; without the library: since they last used CPU time or printed something
+    age_seconds: float
     usual_seconds: float  # a step's usual time, 0: not known
     phase: Literal["none", "starting", "loading", "training", "saving", "stopped", "finished"]
 
@@ -252,6 +292,8 @@ class MemberSummary:
     lost_by: int  # how many other members' kernels lost their connection to it
     asked: int  # how many other members were asked
     leaving: bool = False  # its launcher got SIGTERM: the pod is going
+    trouble: Trouble | None = None  # as it said itself
+    heard_age_seconds: float | None = None  # since it last said anything to the coordinator; None: it never did
 
 
 @dataclass(frozen=True)
@@ -259,21 +301,13 @@ class Over:
     """R7, R32: the attempt has ended, and why. The operator makes the next one."""
 
     cause: Literal["crash", "hang", "peer-lost", "not-started", "bad-checkpoint", "stopped", "launcher-gone"]
-    message: str  # one sentence, then the last lines of the rank that died first
+    message: str  # one sentence
     uid: str = ""  # pod of the first cause
     rank: int = -1
     step: int = -1  # cause `stopped`: the step that was saved; committed when it is the newest checkpoint
     bad: tuple[str, ...] = ()
     age_seconds: float = 0.0  # since then, when the answer was made
-
-
-@dataclass(frozen=True)
-class SaveFailure:
-    """R16: saves fail at present."""
-
-    reason: str  # ENOSPC, EIO, EACCES, ...
-    message: str
-    age_seconds: float  # since the first failure in a row
+    details: str = ""  # the last lines of the rank that died first: never told without a signature
 
 
 @dataclass(frozen=True)
@@ -296,6 +330,8 @@ class SidecarStatus:
     over: Over | None = None
     checkpoints: tuple[CheckpointInfo, ...] = ()  # coordinator: all complete ones that it knows on storage
     deleted: tuple[str, ...] = ()  # condemned ids that are gone
-    failing: SaveFailure | None = None
+    failing: Trouble | None = None
     num_skipped_saves: int = 0
     num_failed_saves: int = 0  # that never became whole in memory
+    storage: Trouble | None = None  # this pod's own calls into the storage fail, or have not returned for seconds
+    bytes_age_seconds: float | None = None  # coordinator: least of all members' that save; None: nobody saves

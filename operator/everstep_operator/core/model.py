@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from everstep_protocol.lineage import Lineage
-from everstep_protocol.messages import PrepareAnswer, PrepareRequest, SidecarStatus
+from everstep_protocol.messages import PrepareAnswer, PrepareRequest, SidecarStatus, Sight
 from everstep_protocol.names import PORT_API
 from everstep_protocol.plan import Cause, Plan, SaveInterval
 
@@ -54,8 +54,15 @@ class Settings:
 
     start_window: float = 30.0  # with `min` usable, how long a start waits for the rest
     hello_deadline: float = 15.0  # R28: a member without hello after this is left out
-    start_deadline: float = 600.0  # R7: go -> first step, where steps are reported
+    start_deadline: float = 600.0  # R7: go -> first step; where none is reported: -> first sign of life
     hang_deadline: float = 600.0  # T alone
+    storage_deadline: float = 60.0  # a coordinator whose storage makes no progress for so long is replaced by another
+    coordinator_deadline: float = 120.0  # one that answers nobody while others do: nothing is saved meanwhile
+    kubelet_deadline: float = (
+        300.0  # K alone, for a pod that is in no running attempt: as long as Kubernetes itself waits
+    )
+    restart_wait: float = 15.0  # for so long an attempt waits for a trainer container that the kubelet starts again
+    sight_retry: float = 10.0  # how often a pod that does not see the storage is asked again
     training_silence: float = 3.0  # R25 T: no step for max(3 x usual, this)
     failed_probes: int = 2  # R25 N
     victim_wait: float = (
@@ -266,6 +273,16 @@ class Doubt:
     sidecar_late_seconds: float
 
 
+@dataclass(frozen=True)
+class RefusedAction:
+    """An action that the API server refuses, again and again."""
+
+    what: str  # `delete pod gpt-w3`
+    why: str  # in the API server's own words; the same while only its numbers change
+    count: int  # refusals in a row
+    age_seconds: float  # since the first of them
+
+
 LeavePurpose = Literal["", "departure", "suspend", "change"]  # members leave; spec.suspend; grow or shrink
 
 
@@ -294,7 +311,9 @@ class Observed:
     ]  # UIDs of pods that did not answer this number and intent, oldest first: ask another one
     attempt_age_seconds: float  # since we saw the attempt enter its present state
     go_age_seconds: float  # since we saw go; 0 before
-    leave_age_seconds: float | None  # since we last asked for save-and-stop in this attempt, None: not asked
+    leave_age_seconds: (
+        float | None
+    )  # since we first tried to ask for save-and-stop, for this purpose, in this attempt; None: we did not
     now: float  # wall clock, seconds since the epoch: only for crash window, deadline, TTL
     new_intent: str  # a fresh random id, to be used if a new intent is formed in this pass
     prepare_age_seconds: float = (
@@ -307,6 +326,20 @@ class Observed:
     pods_refused: dict[int, str] = field(
         default_factory=dict
     )  # worker ids whose pod the API server does not admit, and why
+    version: str = (
+        ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
+    )
+    leave_accepted: bool = True  # the coordinator acknowledged that
+    gone_nodes: frozenset[str] = frozenset()  # nodes that a GET did not find: only they are gone (R25, C)
+    gone_pods: frozenset[str] = frozenset()  # UIDs of pods of whom a GET says the same
+    coordinator_age_seconds: float = (
+        0.0  # since the coordinator itself last answered for this attempt, or since it was Planned
+    )
+    sights: dict[str, Sight] = field(
+        default_factory=dict
+    )  # newest word of each pod, by UID, about the current attempt's storage
+    sight_ages: dict[str, float] = field(default_factory=dict)  # seconds since then
+    refused_actions: tuple[RefusedAction, ...] = ()
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside
@@ -372,6 +405,24 @@ class Prepare:
 
 
 @dataclass(frozen=True)
+class AskSight:
+    """R11: ask a pod that may join whether it sees the storage of the current attempt."""
+
+    uid: str
+    ip: str
+    attempt: int
+    intent_id: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """R25, N: try to reach this pod, again and again for as long as each pass wishes it; the result is in `Observed.networks`."""
+
+    uid: str
+    ip: str
+
+
+@dataclass(frozen=True)
 class AskLeave:
     """R19: save-and-stop, to the coordinator."""
 
@@ -387,7 +438,9 @@ class DeleteJob:
     """The TTL is over."""
 
 
-Action = WriteStatus | CreatePod | DeletePod | PublishPlan | Announce | Prepare | AskLeave | DeleteJob
+Action = (
+    WriteStatus | CreatePod | DeletePod | PublishPlan | Announce | Prepare | AskSight | Probe | AskLeave | DeleteJob
+)
 
 
 @dataclass(frozen=True)

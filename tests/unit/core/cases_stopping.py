@@ -11,7 +11,7 @@ from everstep_operator.core.model import (
     Notice,
     WriteStatus,
 )
-from everstep_protocol.messages import SaveFailure
+from everstep_protocol.messages import Trouble
 from unit.core.decisions import (
     ALL,
     IS_SUSPENDED,
@@ -122,7 +122,7 @@ case(
 case(
     "R16: saves fail: planned changes wait",
     observed(
-        **{**GROWABLE, "sidecar": sidecar(members=(0, 1, 2), failing=SaveFailure("ENOSPC", "the claim is full", 9.0))}
+        **{**GROWABLE, "sidecar": sidecar(members=(0, 1, 2), failing=Trouble("ENOSPC", "the claim is full", 9.0))}
     ),
     decision(
         "Running",

@@ -14,6 +14,7 @@ EXAMPLES = [
     local.ProcessExited(3, 1, None, 9, True, False, "Killed\nline \u2028 two"),
     local.Finished(3),
     local.Terminating(25.5),
+    local.Activity(3, 7.5),
     local.Stop(3, 0.0),
     local.ChoosePort(3),
     local.Start(3, '{"a": 1}', (0, 2), 4, "10.0.0.1", 40123, ""),

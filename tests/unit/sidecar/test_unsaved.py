@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from everstep_protocol import codec, names, records
-from everstep_protocol.messages import SaveFailure
+from everstep_protocol.messages import Trouble
 from everstep_sidecar import unsaved
 
 ATTEMPT = 7
@@ -24,7 +24,7 @@ def test_the_oldest_of_a_pods_ranks_is_told(tmp_path: Path) -> None:
     say(tmp_path, 1, "second", since_ns=2_000_000_000)
     say(tmp_path, 0, "first", since_ns=1_000_000_000)
     found = unsaved.failure(tmp_path, ATTEMPT, 2, now_ns=3_500_000_000)
-    assert found == SaveFailure("StateRefused", "first", 2.5)
+    assert found == Trouble("StateRefused", "first", 2.5)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,10 @@ def find(root: Path) -> frozenset[str]:
 
 def _constants(module: ast.Module) -> Iterator[str]:
     for statement in module.body:
-        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-        yield from (t.id for t in targets if isinstance(t, ast.Name) and _CONSTANT.fullmatch(t.id))
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names = (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+            yield from filter(_CONSTANT.fullmatch, names)
 
 
 def _settings(path: Path) -> Iterator[str]:

@@ -81,11 +81,3 @@ def test_r13_condemned_ones_and_bad_ones_do_not_count_as_kept() -> None:
 
 def test_checkpoint_status_keeps_ever() -> None:
     assert attempts.found(CheckpointStatus(ever=True), LINE, ()).ever
-
-
-def test_r9_the_newest_is_the_newest_on_the_lineage() -> None:
-    on = (info(1, 30), info(3, 60), info(4, 50))
-    abandoned = (info(3, 61), info(2, 90), info(5, 10))
-    assert retention.newest_on(LINE, (*abandoned, *on)) == info(4, 50)
-    assert retention.newest_on(LINE, (*on[:2], *abandoned)) == info(3, 60)
-    assert retention.newest_on(LINE, abandoned) is None

@@ -46,11 +46,20 @@ def test_processes_that_end_while_they_are_looked_at_disturb_nothing() -> None:
 
 
 def test_what_ended_children_used_is_not_forgotten() -> None:
-    own = next(key for key in processes.read_cpu_seconds() or {} if key[0] == os.getpid())
-    before = (processes.read_cpu_seconds() or {})[own]
-    code = "import time\nwhile time.process_time() < 0.3: pass"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert (processes.read_cpu_seconds() or {})[own] >= before + 0.25
+    before = used_by(os.getpid())
+    burn = "import time\nwhile time.process_time() < 0.5: pass"
+    subprocess.run([sys.executable, "-c", burn], check=True)
+    assert used_by(os.getpid()) >= before + 0.4
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        assert used_by(parent.pid) >= 0.5
+        parent.kill()
+
+
+def used_by(pid: int) -> float:
+    return next(seconds for (found, _), seconds in (processes.read_cpu_seconds() or {}).items() if found == pid)
 
 
 @pytest.mark.parametrize("name", ["plain", "with (brackets", ") S 1 2 3"])

@@ -46,8 +46,6 @@ class Sink:
         deadline = time.monotonic() + seconds
         while self._waiting and _is_writable(self._handle, max(0.0, deadline - time.monotonic())):
             self._write_some()
-            if time.monotonic() > deadline:
-                return
 
     def _pump(self) -> None:
         while self._waiting and _is_writable(self._handle, 0):

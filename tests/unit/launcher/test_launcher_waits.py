@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -12,15 +13,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from everstep.launcher import link, processes, trainers
+from everstep.launcher import link, processes, supervisor, trainers
 from everstep.launcher.link import Link
 from everstep.launcher.loop import Action, Loop, Timer
 from everstep.launcher.output import Console, Sink
 from everstep.launcher.probe import LibuvProbe
 from everstep.launcher.processes import Launch
 from everstep.launcher.reverse_dns import ReverseLookup
+from everstep.launcher.settings import read_settings
 from everstep.launcher.trainers import Trainers
-from everstep_protocol import local
+from everstep_protocol import local, names
+from everstep_protocol.command import parse_command
+from integration.launcher.launcher_harness import FakeSidecar, make_plan
 
 HANG_SECONDS = 30.0
 
@@ -137,6 +141,53 @@ def test_processes_that_survive_a_kill_are_named(
     os.waitpid(pid, 0)
     running.reaped(pid, 9)
     assert gone == [True]
+
+
+@pytest.fixture
+def own_signals() -> Iterator[None]:
+    """As they were, afterwards."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        if handler is not None and signal.getsignal(number) != handler:
+            signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("own_signals")
+def test_r31_told_to_end_the_launcher_ends_although_a_trainer_does_not(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_EXIT_SECONDS", 0.3)
+    monkeypatch.setattr(processes, "send_signal", lambda pid, number, *, group: None)  # as in state D
+    script = place.with_name("train.py")
+    script.write_text("import time\ntime.sleep(1000)\n")
+    variables = {**os.environ, names.ENV_MEMORY: str(place.parent), "USE_LIBUV": "1"}
+    command = parse_command([sys.executable, str(script)])
+    loop = Loop()
+    sidecar = FakeSidecar(place.parent)
+    sidecar.listen()
+    launcher = supervisor.Supervisor(
+        read_settings(command, variables, Path("/lib")),
+        (sys.executable,),
+        loop=loop,
+        console=Console(loop),
+        log=place.with_name("termination-log"),
+    )
+    launcher.open()
+    sidecar.accept()
+    plan = make_plan(1)
+    sidecar.send(local.Start(1, local.codec.dumps(plan), (0, 1), 1, "127.0.0.1", 29500, ""))
+    sidecar.send(local.Exit("finished"))
+    try:
+        loop.call_later(HANG_SECONDS, lambda: loop.stop(99))
+        assert loop.run() == 0
+        assert '"finished"' in place.with_name("termination-log").read_text()
+    finally:
+        monkeypatch.undo()
+        processes.kill_all(processes.descendants())
+        os.waitpid(-1, 0)
+        sidecar.close()
 
 
 # the question for libuv

@@ -265,7 +265,7 @@ class Supervisor:
             self._finish(self._result)
         else:
             self._trainers.end(grace_seconds, groups=self._is_shell)
-            self._loop.call_later(grace_seconds + _EXIT_SECONDS, lambda: self._finish(result))
+            self._loop.call_later(grace_seconds + _EXIT_SECONDS, lambda: self._finish(self._result or result))
 
     def _tell_waiting(self, finished: local.Finished) -> None:
         if self._report is finished:

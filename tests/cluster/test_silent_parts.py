@@ -89,7 +89,8 @@ def hang_sidecar(job: Job, pod_uid: str, *, reasons: tuple[str, ...]) -> None:
             lambda: job.container_restarts(pod_uid, faults.SIDECAR) > before,
             hang_seconds=180,
         )
-    job.wait_commit(above=job.newest_step())
+    # The first may be a snapshot that was waiting in memory for it.
+    job.wait_commit(above=job.wait_commit(above=job.newest_step()))
     job.wait_condition("CheckpointHealthy", "True")
 
 

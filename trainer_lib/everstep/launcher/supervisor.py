@@ -27,9 +27,7 @@ from everstep.launcher.trainers import Trainers
 _PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _MARGIN_SECONDS = 5.0  # the launcher ends so long before the kubelet kills: the sidecar's last upload needs it
 _IDLE_SECONDS = 2.0  # a leaving launcher with nothing to wait for stays so long for the sidecar's word
-_EXIT_SECONDS = (
-    30.0  # told to end, with processes that no kill ends: their container's end is the last that can be tried
-)
+_EXIT_SECONDS = 30.0  # told to end, with processes that no kill ends: the container's own end is the last means
 _KEPT_PORTS = 1000  # the newest: a port that was chosen so long ago may be chosen again
 _WAIT_SECONDS = 60.0  # finished, and not told to end for so long: the reader of this log is told what is waited for
 _CANNOT_START = 127  # as shells say it

@@ -11,6 +11,7 @@ from typing import BinaryIO
 import xxhash
 from everstep_protocol.records import FileRecord
 
+from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -55,6 +56,7 @@ def _pump(
         on_block()
         if sink is not None:
             _write_all(sink, block[:count])
+        steps.note_block()
         total += count
     return FileRecord(name, total, digest.hexdigest())
 

@@ -36,5 +36,5 @@ interrupt and interleave it.
     delete_condemned(root, ids) -> tuple[str, ...]: those that are gone
     empty_fenced(root, below: int); prune_attempts(root, *, lineage: Lineage)
 `verify` R17
-    verify_share(root, resume: Resume, *, index: int, count: int, on_block=...) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
+    verify_share(root, resume: Resume, *, index: int, count: int) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
 """

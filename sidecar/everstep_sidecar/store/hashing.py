@@ -52,11 +52,11 @@ def _pump(
     block = memoryview(bytearray(BLOCK_BYTES))
     total = 0
     while count := source.readinto(block):  # type: ignore[attr-defined]
+        steps.note_block()
         digest.update(block[:count])
         on_block()
         if sink is not None:
             _write_all(sink, block[:count])
-        steps.note_block()
         total += count
     return FileRecord(name, total, digest.hexdigest())
 

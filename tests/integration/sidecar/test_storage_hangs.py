@@ -119,6 +119,26 @@ def test_st4_an_order_that_a_member_never_hears_is_said_and_the_next_one_takes_i
     until(lambda: all(t.control() and t.control().confirmed for t in trainers), "confirmed to all")
 
 
+def test_st4_a_stop_whose_save_never_comes_is_said(life: Life) -> None:
+    _begin(life)
+    trainers = [Trainer(pod.memory, pod.index, 0, life.plan) for pod in life.world.pods]
+    for trainer in trainers:
+        trainer.report(7)
+    first = life.world.pods[0]
+    first.leave(1)
+    until(lambda: all(t.control() and t.control().confirmed for t in trainers), "confirmed to all")
+    step = trainers[0].control().stop_step
+    assert first.status().failing is None
+    for trainer in trainers:
+        trainer.report(step, "stopped")
+    failing = until(lambda: first.status().failing, "no save comes")
+    assert (failing.reason, f"step {step}" in failing.message) == ("StopNotSaved", True)
+    for trainer in trainers:
+        trainer.snapshot(step)
+    over = life.world.pump_until(lambda: first.status().over, "it comes")
+    assert (over.cause, over.step) == ("stopped", step)
+
+
 def test_a_sidecar_whose_storage_hangs_ends_when_it_is_told_to(life: Life) -> None:
     _begin(life)
     life.storage.set("* * hang")

@@ -16,7 +16,7 @@ from everstep_sidecar.store import files
 FAULTS = Path(os.environ["EVERSTEP_TEST_FAULTS"])
 STEPS = Path(os.environ["EVERSTEP_TEST_STEPS"])
 ROOT = Path(os.environ["EVERSTEP_MOUNT_STORAGE"]) / "gpt"
-HANG_SECONDS = 0.4
+HANG_SECONDS = 0.25
 HELD_SECONDS = 0.3
 
 

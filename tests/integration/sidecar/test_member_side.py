@@ -148,6 +148,20 @@ def test_r22_hello_and_save_of_another_plan_are_refused(make_world: Any) -> None
     assert world.pods[0].status().over is None
 
 
+def test_r13_what_is_condemned_for_another_attempt_stays(make_world: Any) -> None:
+    world = make_world(1)
+    pod = world.pods[0]
+    trainer = Trainer(pod.memory, 0, 0, world.begin(1, world.pods))
+    for step in (10, 20, 30):
+        place = trainer.snapshot(step)
+        pod.launcher.say(local.Saved(1, step, 0))
+        until(lambda place=place: not place.exists(), f"step {step} is committed")
+    first, second, _ = pod.status().checkpoints
+    pod.poll(None, 7, wait=0.0, condemned=(first.id,))
+    until(lambda: pod.poll(None, 1, wait=0.0, condemned=(second.id,)).deleted == (second.id,), "the second is deleted")
+    assert (world.root / first.dir).exists()
+
+
 def test_r19_a_restarted_coordinator_tells_again_what_was_confirmed(make_world: Any) -> None:
     world = make_world(2)
     one = world.begin(1, world.pods)

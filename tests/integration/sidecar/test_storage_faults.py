@@ -63,7 +63,7 @@ def _suffer(life: Life, phase: str, call: Call, number: int) -> None:
     life.storage.set()
     for pod in life.world.pods:
         tries = [one for _, one in life.storage.steps(pod, began) if one == call]
-        assert len(tries) <= MOST_A_SECOND * (elapsed + 1) * 2, what
+        assert len(tries) <= MOST_A_SECOND * (elapsed + 1), (what, len(tries), elapsed)
     life.world.pump_until(done, f"{what} is well again, and it goes on")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from everstep_protocol.messages import FORMAT, SidecarStatus, Training
 
 from everstep_sidecar.agent import Agent
@@ -12,7 +14,7 @@ NOTHING = Training(False, -1, 0.0, 0.0, "none")
 
 
 def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
-    """What /v1/poll and /status say."""
+    """What /v1/poll says, to the operator alone."""
     plan, run, coordinator = agent.plan, agent.run, agent.coordinator
     role = "coordinator" if coordinator else "member" if run else "none"
     return SidecarStatus(
@@ -36,3 +38,9 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         num_skipped_saves=run.num_skipped_saves() if run else 0,
         num_failed_saves=run.num_failed_saves() if run else 0,
     )
+
+
+def public(status: SidecarStatus) -> SidecarStatus:
+    """What anybody may read at /status: nothing that trainers printed."""
+    over = dataclasses.replace(status.over, details="") if status.over is not None else None
+    return dataclasses.replace(status, over=over)

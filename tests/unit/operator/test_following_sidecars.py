@@ -192,6 +192,36 @@ def test_a_signed_no_is_told_with_its_reason() -> None:
     run(test)
 
 
+def test_r22_a_restarted_sidecar_costs_one_refusal_that_nobody_sees() -> None:
+    async def test() -> None:
+        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        async with client(pod.port) as asker:
+            for _ in range(3):
+                await pod.start()
+                for _ in range(3):
+                    assert await poll(asker, Peer("pod-a", pod.ip)) == pod.status
+                await pod.stop()
+        assert len(pod.asked) == 9
+
+    run(test)
+
+
+def test_r22_a_request_is_repeated_once_and_no_more() -> None:
+    def refuse(request: Any) -> Any:
+        raise ServerRejects(auth.OTHER_BOOT, "another boot id, for ever")
+
+    async def test() -> None:
+        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=refuse)
+        await pod.start()
+        async with client(pod.port) as asker:
+            with pytest.raises(Rejected, match="for ever"):
+                await asker.call(JOB, Peer("pod-a", pod.ip), "/v1/announce", messages.Announce(1), messages.Ack, 3.0)
+        assert len(pod.asked) == 2
+        await pod.stop()
+
+    run(test)
+
+
 def test_the_coordinator_alone_is_asked_and_condemned_ids_go_with_the_poll() -> None:
     async def test() -> None:
         port = free_port()

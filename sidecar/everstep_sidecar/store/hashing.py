@@ -11,6 +11,7 @@ from typing import BinaryIO
 import xxhash
 from everstep_protocol.records import FileRecord
 
+from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -51,6 +52,7 @@ def _pump(
     block = memoryview(bytearray(BLOCK_BYTES))
     total = 0
     while count := source.readinto(block):  # type: ignore[attr-defined]
+        steps.note_block()
         digest.update(block[:count])
         on_block()
         if sink is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -73,7 +74,7 @@ class Client:
         url = f"http://{_host(peer.ip)}:{self._port}{path}"
         try:
             async with self._session.post(url, data=body, headers=headers, timeout=timeout) as answer:
-                raw = await answer.read()
+                raw = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unanswered(f"{peer.ip} {path}: {error or type(error).__name__}") from error
         self._verify(peer, head.nonce, answer.status, raw, answer.headers.get(auth.HEADER_SIGNATURE))
@@ -95,6 +96,15 @@ class Client:
             raise Unanswered(f"the answer cannot be read: {error}") from error
         self._on_highest(getattr(answer, "highest", 0))
         return answer
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises aiohttp.ClientPayloadError where it is longer than any that counts."""
+    try:
+        await answer.content.readexactly(auth.LARGEST_ANSWER_BYTES + 1)
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    raise aiohttp.ClientPayloadError(f"the answer has more than {auth.LARGEST_ANSWER_BYTES} bytes")
 
 
 def _read_problem(body: bytes) -> Problem:

@@ -38,6 +38,9 @@ HEADER_BODY_SHA256 = "X-Everstep-Body-SHA256"
 HEADER_SIGNATURE = "X-Everstep-Signature"
 OPERATOR = "operator"
 OTHER_BOOT = 425  # HTTP's "Too Early": the server will not risk to process a request that might be replayed
+LARGEST_ANSWER_BYTES = (
+    16 << 20
+)  # whoever has the pod's address now may answer anything: that much is read before it is judged
 
 
 def job_token(root_key: bytes, job_uid: str) -> str:

@@ -94,7 +94,7 @@ class SidecarClient:
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_SECONDS)
         try:
             async with self._session.post(url, data=body, headers=headers, timeout=timeout) as answer:
-                raw, status, given = await answer.read(), answer.status, answer.headers.get(auth.HEADER_SIGNATURE)
+                raw, status, given = await _read(answer), answer.status, answer.headers.get(auth.HEADER_SIGNATURE)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _kind_of(error)(f"{path} of {peer.ip}: {error or type(error).__name__}") from error
         expected = auth.sign_answer(token, nonce=head.nonce, status=status, responder=peer.uid, body=raw)
@@ -110,6 +110,15 @@ class SidecarClient:
             return isinstance(error, OSError) and error.errno in _ALIVE
         writer.close()
         return True
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises aiohttp.ClientPayloadError where it is longer than any that counts."""
+    try:
+        await answer.content.readexactly(auth.LARGEST_ANSWER_BYTES + 1)
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    raise aiohttp.ClientPayloadError(f"the answer has more than {auth.LARGEST_ANSWER_BYTES} bytes")
 
 
 def _decode(raw: bytes, status: int, kind: type[T]) -> T:

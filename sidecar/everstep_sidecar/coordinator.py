@@ -125,7 +125,7 @@ class Coordinator:
         """What a member says of itself."""
         if self._words.note(uid, state):
             self._pod.changes.bump()
-        if not self._finishing and self.over is None and self._words.all_finished():
+        if not self._finishing and self.over is None and self._words.all_are("finished"):
             self._finishing = True
             self._tasks.spawn(self._finish())
         return self._pod.ack(finished=self.finished)
@@ -270,15 +270,16 @@ class Coordinator:
             own=self._own_stop,
             newest=self._newest_step,
             is_committed=self.commits.is_committed,
-            is_saving=self._is_saving,
+            is_stalled=self._is_stalled,
             end=self.end,
         )
         self._rounds = StopRounds(self._pod, self._plan, ways)
         return self._rounds
 
-    def _is_saving(self) -> bool:
+    def _is_stalled(self) -> bool:
         age_seconds = self.bytes_age_seconds()
-        return age_seconds is not None and age_seconds < ADVANCING_SECONDS
+        is_advancing = age_seconds is not None and age_seconds < ADVANCING_SECONDS
+        return self._words.all_are("stopped") and not is_advancing
 
     def _newest_step(self) -> int:
         """Where no step is reported yet, the ranks stand at the resume's."""

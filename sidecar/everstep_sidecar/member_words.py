@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from everstep_protocol.messages import MemberState, MemberSummary
 from everstep_protocol.plan import Plan
@@ -32,11 +33,10 @@ class MemberWords:
         self._states[uid] = (state, time.monotonic())
         return self._mark(uid) != before
 
-    def all_finished(self) -> bool:
-        """R31: every member said so itself, after its own last snapshot was committed."""
+    def all_are(self, state: Literal["stopped", "finished"]) -> bool:
+        """Whether every member said this of itself; R31: `finished` after its own last snapshot was committed."""
         return all(
-            member.uid in self._states and self._states[member.uid][0].state == "finished"
-            for member in self._plan.members
+            member.uid in self._states and self._states[member.uid][0].state == state for member in self._plan.members
         )
 
     def newest_step(self) -> int:

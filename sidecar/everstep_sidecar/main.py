@@ -16,6 +16,7 @@ from everstep_sidecar import log
 from everstep_sidecar.agent import Agent
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.client import Client
+from everstep_sidecar.guard import GuardedPort, PlanAddresses, allow_connections
 from everstep_sidecar.launcher_link import LauncherLink
 from everstep_sidecar.loop_watch import LoopWatch
 from everstep_sidecar.metrics import Metrics
@@ -65,6 +66,7 @@ class Sidecar:
             on_failure=self._fail,
         )
         self._agent = Agent(self._pod)
+        self._addresses = PlanAddresses(lambda: self._agent.plan)
         routes = Routes(self._pod, self._agent, self._watch)
         self._status = routes.status
         self._server = Server(
@@ -74,7 +76,7 @@ class Sidecar:
             highest=lambda: self._pod.highest,
             status=routes.public_status,
         )
-        self._runners: list[web.AppRunner] = []
+        self._ports: list[GuardedPort] = []
         self._failed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> bool:
@@ -94,6 +96,7 @@ class Sidecar:
         return self._pod.highest
 
     async def _start(self) -> None:
+        allow_connections()
         await self._pod.load()
         await self._pod.client.start()
         await self._pod.link.start()
@@ -106,12 +109,10 @@ class Sidecar:
         self._agent.spawn(files.run())
         _log.info("sidecar of pod %s is up, highest attempt seen: %d", self._settings.pod_uid, self._pod.highest)
 
-    async def _listen(self, application: web.Application, port: int) -> None:
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        self._runners.append(runner)
-        host = self._settings.pod_ip if self._settings.pod_ip.startswith("127.") else None
-        await web.TCPSite(runner, host, port, reuse_address=True).start()
+    async def _listen(self, application: web.Application, number: int) -> None:
+        port = GuardedPort(application, is_member=self._addresses.has)
+        self._ports.append(port)
+        await port.start(self._settings.pod_ip if self._settings.pod_ip.startswith("127.") else None, number)
 
     async def _finish_commits(self) -> None:
         _log.info("SIGTERM: finishing what is being committed")
@@ -121,8 +122,8 @@ class Sidecar:
         await self._agent.close()
         await self._pod.peers.close()
         await self._pod.link.close()
-        for runner in self._runners:
-            await runner.cleanup()
+        for port in self._ports:
+            await port.close()
         await self._pod.client.close()
         self._pod.calls.close()
         self._pod.pages.close()

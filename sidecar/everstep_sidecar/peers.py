@@ -6,7 +6,6 @@ TCP_USER_TIMEOUT is left alone: it matters only with bytes in flight, and there 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from everstep_protocol.messages import Peer
 
 from everstep_sidecar.backoff import Backoff
+from everstep_sidecar.sockets import keep_alive
 from everstep_sidecar.tasks import Tasks
 
 IDLE_SECONDS = 1
@@ -79,7 +79,7 @@ class Peers:
         family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
-            _keep_alive(connection)
+            keep_alive(connection, idle=IDLE_SECONDS, interval=INTERVAL_SECONDS, count=COUNT)
             connection.bind((self._source_ip, 0))
             async with asyncio.timeout(CONNECT_SECONDS):
                 await loop.sock_connect(connection, (peer.ip, self._port))
@@ -93,11 +93,3 @@ class Peers:
             self._on_change(uid, True)
         elif not silent and self._lost_since.pop(uid, None) is not None:
             self._on_change(uid, False)
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(AttributeError):  # named so on Linux
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, COUNT)

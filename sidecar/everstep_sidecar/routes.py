@@ -27,7 +27,7 @@ from everstep_sidecar.coordinator import Coordinator
 from everstep_sidecar.loop_watch import LoopWatch
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.prepare import Prepare
-from everstep_sidecar.server import Rejected, Route
+from everstep_sidecar.server import PLAN_BODY_BYTES, Rejected, Route
 from everstep_sidecar.status import build_status, public
 
 HELLO_HELD_SECONDS = 20.0
@@ -46,9 +46,9 @@ class Routes:
     def table(self) -> dict[str, Route]:
         """Path -> route."""
         return {
-            "/v1/prepare": Route(PrepareRequest, Prepare(self._pod, self._agent).handle, "operator"),
+            "/v1/prepare": Route(PrepareRequest, Prepare(self._pod, self._agent).handle, "operator", PLAN_BODY_BYTES),
             "/v1/sight": Route(SightRequest, self.sight, "job"),
-            "/v1/announce": Route(Announce, self.announce, "job"),
+            "/v1/announce": Route(Announce, self.announce, "job", PLAN_BODY_BYTES),
             "/v1/hello": Route(Hello, self.hello, "job"),
             "/v1/save": Route(SaveNotice, self.save, "member"),
             "/v1/exited": Route(Exited, self.exited, "member"),

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -179,6 +179,7 @@ class Pod:
     process: subprocess.Popen[bytes] | None = None
     launcher: FakeLauncher | None = None
     extra_env: dict[str, str] = field(default_factory=dict)
+    boot: str = ""
     module: str = "everstep_sidecar.main"
 
     @property
@@ -268,32 +269,51 @@ class Pod:
         nonce: str | None = None,
         seconds: float = HANG_SECONDS,
     ) -> tuple[int, Any]:
-        """One signed request: (status, JSON). Checks the answer's signature."""
-        token = token or self.token
-        recipient = recipient or self.uid
-        nonce = nonce or secrets.token_hex(16)
+        """One signed request, repeated once with the boot id that it is told: (status, JSON). Checks the answer's signature."""
         body = codec.dumps(message).encode()
-        signature = auth.sign_request(
-            token, method="POST", path=path, job=JOB_UID, sender=sender, recipient=recipient, nonce=nonce, body=body
-        )
-        headers = {
-            auth.HEADER_JOB: JOB_UID,
-            auth.HEADER_SENDER: sender,
-            auth.HEADER_RECIPIENT: recipient,
-            auth.HEADER_NONCE: nonce,
-            auth.HEADER_SIGNATURE: signature,
-        }
+
+        def ask_once() -> tuple[int, Any]:
+            head = self.head(path, body, sender=sender, recipient=recipient, nonce=nonce)
+            return self.exchange(head, body, token=token, seconds=seconds)
+
+        status, document = ask_once()
+        if status == auth.OTHER_BOOT:
+            self.boot = document["boot"]
+            status, document = ask_once()
+        return status, document
+
+    def head(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        sender: str = auth.OPERATOR,
+        recipient: str | None = None,
+        nonce: str | None = None,
+    ) -> auth.RequestHead:
+        """Of a request that was never sent, with the boot id that this pod said last."""
+        head = auth.new_post(path, body, job=JOB_UID, sender=sender, recipient=recipient or self.uid, boot=self.boot)
+        return replace(head, nonce=nonce or head.nonce)
+
+    def exchange(
+        self, head: auth.RequestHead, body: bytes, *, token: str | None = None, seconds: float = HANG_SECONDS
+    ) -> tuple[int, Any]:
+        """Send exactly this: (status, JSON). Checks the answer's signature."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=seconds)
         try:
-            connection.request("POST", path, body, headers)
+            connection.request(head.method, head.path, body, head.headers(token or self.token))
             answer = connection.getresponse()
             raw = answer.read()
         finally:
             connection.close()
-        if answer.status != 401:
-            expected = auth.sign_answer(self.token, nonce=nonce, status=answer.status, responder=self.uid, body=raw)
-            assert auth.verify(expected, answer.headers.get(auth.HEADER_SIGNATURE)), "answer not signed"
+        self.check_signature(head, answer.status, raw, answer.headers.get(auth.HEADER_SIGNATURE))
         return answer.status, json.loads(raw)
+
+    def check_signature(self, head: auth.RequestHead, status: int, raw: bytes, given: str | None) -> None:
+        """Every answer but a 401 is signed."""
+        if status != 401:
+            expected = auth.sign_answer(self.token, nonce=head.nonce, status=status, responder=self.uid, body=raw)
+            assert auth.verify(expected, given), "answer not signed"
 
     def ask_ok(self, path: str, message: Any, kind: type[T], **options: Any) -> T:
         status, document = self.ask(path, message, **options)

@@ -192,6 +192,58 @@ def test_a_signed_no_is_told_with_its_reason() -> None:
     run(test)
 
 
+def test_r22_a_restarted_sidecar_costs_one_refusal_that_nobody_sees() -> None:
+    async def test() -> None:
+        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        async with client(pod.port) as asker:
+            for _ in range(3):
+                await pod.start()
+                for _ in range(3):
+                    assert await poll(asker, Peer("pod-a", pod.ip)) == pod.status
+                await pod.stop()
+        assert len(pod.asked) == 9
+
+    run(test)
+
+
+def test_r22_a_request_is_repeated_once_and_no_more() -> None:
+    def refuse(request: Any) -> Any:
+        raise ServerRejects(auth.OTHER_BOOT, "another boot id, for ever")
+
+    async def test() -> None:
+        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=refuse)
+        await pod.start()
+        async with client(pod.port) as asker:
+            with pytest.raises(Rejected, match="for ever"):
+                await asker.call(JOB, Peer("pod-a", pod.ip), "/v1/announce", messages.Announce(1), messages.Ack, 3.0)
+        assert len(pod.asked) == 1  # the first contact was refused before it got there
+        await pod.stop()
+
+    run(test)
+
+
+async def _answer_without_end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        for _ in range(64):  # 4 MiB, then nothing more
+            writer.write(b"x" * 65536)
+            await writer.drain()
+        while await reader.read(1000):
+            pass
+    writer.close()
+
+
+def test_st16_an_answer_without_end_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        port = free_port()
+        async with client(port) as asker, await asyncio.start_server(_answer_without_end, "127.0.0.1", port):
+            with pytest.raises(Silent, match="the answer has more than"):
+                await asker.call(JOB, Peer("pod-a", "127.0.0.1"), "/v1/leave", {}, messages.Ack, 5.0)
+
+    monkeypatch.setattr(auth, "LARGEST_ANSWER_BYTES", 1 << 20)
+    run(test)
+
+
 def test_the_coordinator_alone_is_asked_and_condemned_ids_go_with_the_poll() -> None:
     async def test() -> None:
         port = free_port()

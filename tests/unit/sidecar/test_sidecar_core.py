@@ -9,7 +9,6 @@ from everstep_protocol.shared_memory import PHASES, Progress
 from everstep_sidecar.core import causes, membership, roll, saves, stop_round, training
 from everstep_sidecar.core.causes import Report
 from everstep_sidecar.core.membership import Heard
-from everstep_sidecar.core.nonces import WINDOW_SECONDS, NonceWindow
 
 TWO = frozenset({"a", "b"})
 PLAN = Plan(
@@ -260,13 +259,6 @@ def test_b14_saves_that_nobody_will_complete_are_known_once_a_later_one_is_commi
         TWO, {5: saves.Save("dropped"), 10: saves.Save("open"), 20: saves.Save("committed"), 30: saves.Save("open")}
     )
     assert saves.abandoned(book, 20) == (10,)
-
-
-def test_r22_a_request_counts_once_within_the_window():
-    window = NonceWindow()
-    assert window.admit("n", 0.0)
-    assert not window.admit("n", WINDOW_SECONDS - 1)
-    assert window.admit("n", WINDOW_SECONDS + 1)
 
 
 def _page(step: int, at: int, phase: str = "training") -> Progress:

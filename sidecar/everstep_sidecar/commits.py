@@ -20,8 +20,7 @@ from everstep_sidecar.deletions import Deletions
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.save_failures import SaveFailures
 from everstep_sidecar.save_watch import SaveWatch
-from everstep_sidecar.store import commit, fence, retention, temporary
-from everstep_sidecar.store.errors import reason_of, words_of
+from everstep_sidecar.store import commit, failures, fence, retention, temporary
 from everstep_sidecar.stored import Stored
 from everstep_sidecar.tasks import Tasks
 
@@ -188,7 +187,7 @@ class Commits:
                 await self._fenced(step)
             except OSError as error:
                 folder = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
-                self._failures.note(self._pod.uid, reason_of(error), f"cannot make {folder}: {words_of(error)}", is_own=True)
+                self._failures.note(self._pod.uid, failures.word_of(error), f"cannot make {folder}: {failures.words_of(error)}", is_own=True)
                 await self._backoff(step).pause()
             else:
                 self._made(step)

@@ -12,7 +12,7 @@ from pathlib import Path
 from everstep_protocol.messages import Trouble
 
 from everstep_sidecar.backoff import Backoff
-from everstep_sidecar.store.errors import words_of
+from everstep_sidecar.store import failures
 from everstep_sidecar.tasks import Tasks
 
 FIRST_SECONDS = 1.0
@@ -91,7 +91,7 @@ class Deletions:
 
     def _note(self, name: str, where: Path, error: OSError) -> None:
         before = self.failure()
-        first = Stays(str(error.filename or where), words_of(error), 0, time.monotonic())
+        first = Stays(str(error.filename or where), failures.words_of(error), 0, time.monotonic())
         known = self._staying.get(name, first)
         self._staying[name] = replace(known, count=known.count + 1)
         if known is first:

@@ -20,8 +20,7 @@ from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
 from everstep_sidecar.pod import Pod
-from everstep_sidecar.store import temporary
-from everstep_sidecar.store.errors import reason_of
+from everstep_sidecar.store import failures, temporary
 
 LOOK_SECONDS = 0.5  # how often to look where no nudge came
 AGAIN_SECONDS = 0.2  # after something was settled
@@ -185,7 +184,7 @@ class Saver:
             _log.info("the temporary directory is gone: %s", error, extra={"step": snapshot.step})
             return await self._look_past_caches(snapshot)
         except OSError as error:
-            await self._failed(snapshot, reason_of(error), error)
+            await self._failed(snapshot, failures.word_of(error), error)
         else:
             self._pod.metrics.copied(sum(file.bytes for record in records for file in record.files))
             self._pod.metrics.stage("copy", time.monotonic() - began)
@@ -196,7 +195,7 @@ class Saver:
         try:
             is_seen = await self._pod.storage(temporary.is_seen, self._plan.attempt, snapshot.step)
         except OSError as error:
-            await self._failed(snapshot, reason_of(error), error)
+            await self._failed(snapshot, failures.word_of(error), error)
             return "failed"
         return "failed" if is_seen else "unseen"
 

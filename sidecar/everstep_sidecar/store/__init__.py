@@ -6,11 +6,14 @@ OSError where the storage does not answer (EIO, ESTALE, ENOSPC, ...): the caller
 interrupt and interleave it.
 
 `prepare` R4
-    prepare(root, request: PrepareRequest, *, owner: Owner, pod_uid: str, mount: Path | None = None) -> PrepareAnswer
+    prepare(root, request: PrepareRequest, *, owner: Owner, pod_uid: str, mount: Path | None = None, on_fenced=...) -> PrepareAnswer
 `owner` R11
     claim(root, owner: Owner, *, known: bool, mount: Path | None = None)
-        -> Claim(outcome: claimed | ours | adopted | missing | another | damaged, owner, where)
+        -> Claim(outcome: claimed | ours | adopted | former | missing | another | damaged, owner, where)
+    judge(root, owner: Owner) -> Claim: the same, without changing anything
     job_uids(owner) -> frozenset[str]: its own and the adopted ones
+`sight` R11, R17
+    unseen(root, owner: Owner, *, attempt: int, intent_id: str = "") -> str | None: what this mount does not show, in words
 `fence` R5
     raise_fence(root, fence: Fence) -> FenceResult(outcome: raised | mine | higher, highest, taken)
     highest(root) -> int; read_fence(root, attempt) -> Fence | None

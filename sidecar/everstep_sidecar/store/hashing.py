@@ -11,6 +11,7 @@ from typing import BinaryIO
 import xxhash
 from everstep_protocol.records import FileRecord
 
+from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -58,6 +59,7 @@ def _pump(
     block = memoryview(bytearray(BLOCK_BYTES))
     total = 0
     while count := source.readinto(block):  # type: ignore[attr-defined]
+        steps.note_block()
         digest.update(block[:count])
         total += count
         if sink is None:
@@ -65,6 +67,7 @@ def _pump(
             continue
         _write_all(sink, block[:count])
         if total % SYNC_BYTES < count:
+            steps.note_block()
             os.fdatasync(sink.fileno())
             on_block()
     return FileRecord(name, total, digest.hexdigest())

@@ -1,0 +1,39 @@
+"""R11, R17: whether this mount shows the storage that the coordinator fenced. Looks, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from everstep_protocol import storage
+from everstep_protocol.records import Owner
+
+from everstep_sidecar.store import fence, listing
+from everstep_sidecar.store.files import FILES, Files
+from everstep_sidecar.store.owner import judge
+
+
+def unseen(root: Path, owner: Owner, *, attempt: int, intent_id: str = "", files: Files = FILES) -> str | None:
+    """What is not as it must be on this mount, in words, with its path; None: this is the storage that was fenced.
+
+    `owner` is this job's. `intent_id`: whose fence it must be; empty: of any intent of this job. Raises OSError where the storage
+    does not answer.
+    """
+    judged = judge(root, owner, files)
+    if judged.outcome == "missing":
+        return f"{root / storage.OWNER} is not there"
+    if judged.outcome == "damaged":
+        return f"{root / storage.OWNER} cannot be read as an owner file"
+    if judged.outcome != "ours":
+        whose = f"{judged.owner.namespace}/{judged.owner.name}" if judged.owner else "another job"
+        return f"{root / storage.OWNER} names another job ({whose}, or a former one of that name)"
+    if _is_there(root, owner, attempt, intent_id, files):
+        return None
+    listing.list_uncached(root / storage.ATTEMPTS, files)  # an NFS client believes for a while that what was not there is not
+    if _is_there(root, owner, attempt, intent_id, files):
+        return None
+    return f"{fence.path_of(root, attempt)} is not there, or is not the one that the coordinator wrote"
+
+
+def _is_there(root: Path, owner: Owner, attempt: int, intent_id: str, files: Files) -> bool:
+    there = fence.read_fence(root, attempt, files)
+    return there is not None and there.job_uid == owner.job_uid and intent_id in ("", there.intent_id)

@@ -144,7 +144,9 @@ class Commits:
             return
         if notice.reason == "invalid":
             why = f"the snapshot of step {step} in the memory of {name} is damaged"
-            self._failures.note(uid, notice.reason, f"{why}: that save is lost, the log of its sidecar says what is wrong with it")
+            self._failures.note(
+                uid, notice.reason, f"{why}: that save is lost, the log of its sidecar says what is wrong with it"
+            )
             self._drop(step, why)
         elif notice.reason == temporary.NOT_SHARED:
             self._failures.note(uid, notice.reason, self._not_shared(name, step))
@@ -187,7 +189,12 @@ class Commits:
                 await self._fenced(step)
             except OSError as error:
                 folder = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
-                self._failures.note(self._pod.uid, failures.word_of(error), f"cannot make {folder}: {failures.words_of(error)}", is_own=True)
+                self._failures.note(
+                    self._pod.uid,
+                    failures.word_of(error),
+                    f"cannot make {folder}: {failures.words_of(error)}",
+                    is_own=True,
+                )
                 await self._backoff(step).pause()
             else:
                 self._made(step)
@@ -207,7 +214,9 @@ class Commits:
             return
         result = await self._commit_once(step, ready)
         while result.outcome == "failed" and result.reason != INCOMPLETE:
-            self._failures.note(self._pod.uid, result.reason, f"cannot commit step {step}: {result.message}", is_own=True)
+            self._failures.note(
+                self._pod.uid, result.reason, f"cannot commit step {step}: {result.message}", is_own=True
+            )
             await self._backoff(step).pause()
             result = await self._commit_once(step, ready)
         if result.checkpoint is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from everstep_protocol.messages import Trouble
 
 from everstep_sidecar.backoff import Backoff
-from everstep_sidecar.store import failures
+from everstep_sidecar.store import failures, listing
 from everstep_sidecar.tasks import Tasks
 
 FIRST_SECONDS = 1.0
@@ -91,10 +91,16 @@ class Deletions:
 
     def _note(self, name: str, where: Path, error: OSError) -> None:
         before = self.failure()
-        first = Stays(str(error.filename or where), failures.words_of(error), 0, time.monotonic())
+        first = Stays(_place(error, where), failures.words_of(error), 0, time.monotonic())
         known = self._staying.get(name, first)
         self._staying[name] = replace(known, count=known.count + 1)
         if known is first:
             _log.warning("%s cannot be deleted, it will be tried again: %s", where, error)
         if (before is None) != (self.failure() is None):
             self._on_change()
+
+
+def _place(error: OSError, where: Path) -> str:
+    """The very file that stays, where the error says it: that is what a person has to look at."""
+    named = Path(str(error.filename)) if error.filename else where
+    return str(where if named.name.startswith(listing.PROBE_PREFIX) else named)

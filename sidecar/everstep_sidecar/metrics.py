@@ -8,7 +8,19 @@ from typing import Final
 from everstep_protocol.messages import SidecarStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-REASONS: Final = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS", "ESTALE", "ENOENT", "EBUSY", "StorageNotShared", "invalid", "other")
+REASONS: Final = (
+    "ENOSPC",
+    "EDQUOT",
+    "EIO",
+    "EACCES",
+    "EROFS",
+    "ESTALE",
+    "ENOENT",
+    "EBUSY",
+    "StorageNotShared",
+    "invalid",
+    "other",
+)
 STAGES: Final = ("copy", "commit", "total", "verify")
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 

@@ -35,7 +35,9 @@ class SaveFailures:
     def oldest(self) -> Trouble | None:
         """What has failed for longest; None: nothing fails."""
         oldest = min(self._failing.values(), key=lambda failing: failing.since, default=None)
-        return oldest and Trouble(oldest.reason, oldest.message, time.monotonic() - oldest.since)
+        if oldest is None:
+            return None
+        return Trouble(oldest.reason, oldest.message, time.monotonic() - oldest.since)
 
     def note(self, uid: str, reason: str, message: str, *, is_own: bool = False) -> None:
         """A try has failed. `is_own`: not the pod's part of a save, but what it does as coordinator."""

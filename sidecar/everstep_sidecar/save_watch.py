@@ -45,7 +45,11 @@ class SaveWatch:
     def bytes_age_seconds(self) -> float | None:
         """Since bytes of a save last reached the storage, from any member; None: nobody writes."""
         now = self._clock()
-        ages = (now - at + state.bytes_age_seconds for state, at in self._heard.values() if state.bytes_age_seconds is not None)
+        ages = (
+            now - at + state.bytes_age_seconds
+            for state, at in self._heard.values()
+            if state.bytes_age_seconds is not None
+        )
         return min(ages, default=None)
 
     def failure(self, book: Book) -> Trouble | None:

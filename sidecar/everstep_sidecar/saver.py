@@ -153,7 +153,9 @@ class Saver:
                 if written == "written":
                     answer = await self._wait_for_commit(snapshot)
                 elif looks >= LOOKS_PAST_CACHES:
-                    answer = await self._failed(snapshot, temporary.NOT_SHARED, temporary.Fenced("its directory is not seen here"))
+                    answer = await self._failed(
+                        snapshot, temporary.NOT_SHARED, temporary.Fenced("its directory is not seen here")
+                    )
             if answer in ("committed", "drop"):
                 break
             await backoff.pause()

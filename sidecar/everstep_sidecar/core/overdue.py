@@ -12,7 +12,9 @@ from everstep_sidecar.core.saves import Book, Save
 
 NUM_DUE: Final = 3  # so many saves were due and none was committed
 LEAST_SECONDS: Final = 10.0  # where steps take milliseconds, saves are due faster than any storage writes
-BEGUN_SECONDS: Final = 30.0  # a save that was begun may take so long where no further one becomes due: training has stopped
+BEGUN_SECONDS: Final = (
+    30.0  # a save that was begun may take so long where no further one becomes due: training has stopped
+)
 USUAL_FACTOR: Final = 3.0  # and three times as long as the longest that was committed
 ADVANCING_SECONDS: Final = 10.0  # bytes that reached the storage so lately are no silence
 SILENT_SECONDS: Final = 10.0  # members say something every second
@@ -30,7 +32,9 @@ class Course:
     step_at: float = 0.0
     due_at: float | None = None  # when the first save after `saved_step` was due; None: none was
     longest_seconds: float = 0.0  # from a save's first notice to its commit
-    begun: Mapping[int, float] = field(default_factory=dict)  # saves that are neither committed nor given up: first notice
+    begun: Mapping[int, float] = field(
+        default_factory=dict
+    )  # saves that are neither committed nor given up: first notice
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,9 @@ def _last_word(step: int | None, word: Word, *, is_ready: bool) -> str:
     if step is None:
         return f"{word.name} has not said that a snapshot is whole in memory"
     if is_ready:
-        return f"{word.name} said that its part of step {step} is whole in memory, and has not said that it is on storage"
+        return (
+            f"{word.name} said that its part of step {step} is whole in memory, and has not said that it is on storage"
+        )
     return f"{word.name} has not said that its part of step {step} is whole in memory"
 
 

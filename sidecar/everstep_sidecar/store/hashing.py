@@ -15,7 +15,9 @@ from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
-SYNC_BYTES = 64 * 1024 * 1024  # so often what is copied is made durable: only that is progress, a page cache takes anything
+SYNC_BYTES = (
+    64 * 1024 * 1024
+)  # so often what is copied is made durable: only that is progress, a page cache takes anything
 
 
 def hash_file(path: Path, on_block: Callable[[], None] = lambda: None) -> FileRecord:

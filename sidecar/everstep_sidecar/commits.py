@@ -32,15 +32,17 @@ _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """One attempt's commits. `on_higher` is told of a higher fence that was found."""
+    """One attempt's commits. `on_higher` is told of a higher fence that was found; `clock` gives monotonic seconds."""
 
-    def __init__(self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None]) -> None:
+    def __init__(
+        self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._pod = pod
         self._plan = plan
         self._on_higher = on_higher
         self._book = saves.Book(frozenset(member.uid for member in plan.members))
         self._tasks = Tasks(pod.on_failure)
-        self._watch = SaveWatch(plan)
+        self._watch = SaveWatch(plan, clock)
         self._failures = SaveFailures(pod, plan)
         self._deletions = Deletions(pod.on_failure, on_change=pod.changes.bump)
         self._stored = Stored(pod, self._deletions)

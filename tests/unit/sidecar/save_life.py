@@ -26,6 +26,7 @@ from everstep_sidecar.pod import Pod
 from everstep_sidecar.saver import Saver
 from everstep_sidecar.settings import Settings
 from everstep_sidecar.store.fence import raise_fence
+from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.listing import list_checkpoints
 from store_support import world
 
@@ -138,7 +139,9 @@ class Life:
 
     def lost(self) -> set[int]:
         """Steps that are neither complete on storage nor whole in memory."""
-        complete = {v.step for v in list_checkpoints(self.root, frozenset({world.JOB})) if v.state == "complete"}
+        complete = {
+            v.step for v in list_checkpoints(self.root, frozenset({world.JOB}), Files()) if v.state == "complete"
+        }
         whole = {
             step
             for step, snapshot in self.snapshots.items()

@@ -26,6 +26,11 @@ class Backoff:
         self._next = min(self._most, self._next * FACTOR)
         return seconds
 
+    @property
+    def has_paused(self) -> bool:
+        """Whether this is not the first failure in a row."""
+        return self._next != self._first
+
     def reset(self) -> None:
         """It went well: the next failure begins with the shortest wait again."""
         self._next = self._first

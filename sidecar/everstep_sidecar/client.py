@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -105,11 +104,6 @@ class Client:
             raise Unanswered(f"the answer cannot be read: {error}") from error
         self._on_highest(getattr(answer, "highest", 0))
         return answer
-
-
-async def pause(attempt_number: int, *, first: float = 0.05, largest: float = 1.0) -> None:
-    """Back-off between tries: 50 ms, doubled up to a second."""
-    await asyncio.sleep(min(first * 2 ** min(attempt_number, 10), largest))
 
 
 def _host(ip: str) -> str:

@@ -29,21 +29,29 @@ def first_cause(reports: tuple[Report, ...]) -> Report:
 
 
 def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
-    """How the attempt ended, for machines and for people. `is_saved`: the step that the report calls finished is on storage."""
+    """How the attempt ended, for machines and for people. `is_saved`: the step that the report calls finished is on storage.
+
+    What the trainers themselves said is in `details` alone.
+    """
     exited = report.exited
-    return Over(exited.cause, describe(report, plan, is_saved=is_saved), uid=report.uid, rank=exited.rank)
+    return Over(
+        exited.cause,
+        describe(report, plan, is_saved=is_saved),
+        uid=report.uid,
+        rank=exited.rank,
+        details=exited.last_lines.strip(),
+    )
 
 
 def describe(report: Report, plan: Plan, *, is_saved: bool) -> str:
-    """`rank 2 (pod w3 on node-1) exited with code 1: <last lines>`, and that training was complete, where it was (R31)."""
+    """`rank 2 (pod w3 on node-1) exited with code 1`, and that training was complete, where it was (R31)."""
     exited = report.exited
     where = member_name(plan, report.uid)
     is_gone = exited.cause == "launcher-gone"
     head = f"the trainer container of {where} is gone" if is_gone else f"rank {exited.rank} ({where}) {_end(exited)}"
     if exited.finished_step > 0:
         head = f"{head}; {_completeness(exited.finished_step, is_saved=is_saved)}"
-    last_lines = exited.last_lines.strip()
-    return f"{head}: {last_lines}" if last_lines else head
+    return head
 
 
 def _completeness(step: int, *, is_saved: bool) -> str:

@@ -37,5 +37,5 @@ interrupt and interleave it.
     take_away(root, identity, where=""), empty_trash(root, identity): one checkpoint, gone when both have returned
     clean_up(root, *, attempt: int, lineage: Lineage): what nobody reads any more; raises the first error when all was tried
 `verify` R17
-    verify_share(root, resume: Resume, *, index: int, count: int, on_block=...) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
+    verify_share(root, resume: Resume, *, index: int, count: int) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
 """

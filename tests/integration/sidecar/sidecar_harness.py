@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -176,6 +176,7 @@ class Pod:
     process: subprocess.Popen[bytes] | None = None
     launcher: FakeLauncher | None = None
     extra_env: dict[str, str] = field(default_factory=dict)
+    module: str = "everstep_sidecar.main"
 
     @property
     def uid(self) -> str:
@@ -217,7 +218,7 @@ class Pod:
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "everstep_sidecar.main"], env=environment, stderr=log, stdout=log
+                [sys.executable, "-m", self.module], env=environment, stderr=log, stdout=log
             )
 
     def kill(self) -> None:
@@ -315,7 +316,8 @@ class Pod:
             return False
 
     def status(self) -> SidecarStatus:
-        return codec.loads(SidecarStatus, self.get("/status"))
+        """As the operator is told; people are told less."""
+        return self.poll(None, 0, wait=0.0)
 
     def poll(self, version: str | None, attempt: int, *, wait: float = 20.0, **more: Any) -> SidecarStatus:
         return self.ask_ok("/v1/poll", PollRequest(version, wait, attempt, **more), SidecarStatus)
@@ -381,8 +383,10 @@ class World:
             )
         )
 
-    def prepare(self, coordinator: Pod, attempt: int, *, intent: str = "", peers: bool = True) -> PrepareAnswer:
-        request = PrepareRequest(
+    def request(
+        self, attempt: int, *, intent: str = "", peers: bool = True, expected: Sequence[Pod] = ()
+    ) -> PrepareRequest:
+        return PrepareRequest(
             attempt=attempt,
             intent_id=intent or f"intent-{attempt}",
             lineage=self.lineage,
@@ -393,8 +397,11 @@ class World:
             storage_known=attempt > 1,
             resume_from=None,
             peers=tuple(_peer(pod) for pod in self.pods) if peers else (),
+            expected=tuple(pod.uid for pod in expected),
         )
-        return coordinator.ask_ok("/v1/prepare", request, PrepareAnswer)
+
+    def prepare(self, coordinator: Pod, attempt: int, **options: Any) -> PrepareAnswer:
+        return coordinator.ask_ok("/v1/prepare", self.request(attempt, **options), PrepareAnswer)
 
     def begin(self, attempt: int, members: list[Pod], **options: Any) -> Plan:
         """Prepare, plan, publish; launchers must be connected. Returns when every launcher was told to start."""

@@ -90,7 +90,8 @@ def test_start_crash_start_again_finish(make_world, launchers):
     (launchers.folder / "crash-1").touch()
     over = until(lambda: world.pods[0].status().over, "over")
     assert (over.cause, over.rank) == ("crash", 1)
-    assert over.message == "rank 1 (pod w1 on node-1) exited with code 1: the data set is empty"
+    assert over.message == "rank 1 (pod w1 on node-1) exited with code 1"
+    assert over.details == "the data set is empty"
     _begin(world, 2)
     until(lambda: _starts(launchers.folder) == [2, 2], "both ranks run again")
     (launchers.folder / "end").touch()

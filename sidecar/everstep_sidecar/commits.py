@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from everstep_protocol import names, storage
-from everstep_protocol.messages import CheckpointInfo, MemberState, SaveAnswer, SaveNotice, Trouble
+from everstep_protocol.messages import CheckpointInfo, SaveAnswer, SaveNotice, Trouble
 from everstep_protocol.plan import Plan
 from everstep_protocol.records import Ready
 
+from everstep_sidecar import snapshots
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.core import saves
+from everstep_sidecar.core.membership import Heard
 from everstep_sidecar.core.naming import member_name
 from everstep_sidecar.deletions import Deletions
 from everstep_sidecar.pod import Pod
@@ -32,17 +33,24 @@ _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """One attempt's commits. `on_higher` is told of a higher fence that was found; `clock` gives monotonic seconds."""
+    """One attempt's commits. `on_higher` is told of a higher fence that was found; `heard`: the members' words, by pod UID;
+    `clock` gives monotonic seconds."""
 
     def __init__(
-        self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None], clock: Callable[[], float] = time.monotonic
+        self,
+        pod: Pod,
+        plan: Plan,
+        *,
+        on_higher: Callable[[int], None],
+        heard: Callable[[], Mapping[str, Heard]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pod = pod
         self._plan = plan
         self._on_higher = on_higher
         self._book = saves.Book(frozenset(member.uid for member in plan.members))
         self._tasks = Tasks(pod.on_failure)
-        self._watch = SaveWatch(plan, clock)
+        self._watch = SaveWatch(plan, heard, clock)
         self._failures = SaveFailures(pod, plan)
         self._deletions = Deletions(pod.on_failure, on_change=pod.changes.bump)
         self._stored = Stored(pod, self._deletions)
@@ -88,32 +96,33 @@ class Commits:
         """Why the save of a step was given up for ever, one sentence; empty: it was not, so far as is known."""
         return self._book.save(step).why
 
-    def why_never_begun(self, step: int) -> str:
+    def why_lost(self, step: int) -> str:
         """Of a step of which no member holds anything in memory any more: why it is not on storage; empty: it is, or may be."""
-        if not self._stored.is_known or self._book.save(step).state != "new":
-            return ""
-        return f"no checkpoint of step {step} is on storage, and no pod holds one in memory"
+        save = self._book.save(step)
+        if save.why or not self._stored.is_known or save.state in ("committing", "committed"):
+            return save.why
+        return f"no checkpoint of step {step} is on storage, and no pod holds one in memory any more"
 
     def newest_step(self) -> int:
         """Step of the newest complete checkpoint of the newest attempt, -1: none."""
         newest = self._stored.newest
         return newest.step if newest is not None else -1
 
-    def bytes_age_seconds(self) -> float | None:
-        """Since bytes of a save last reached the storage from any member; None: nobody writes."""
-        return self._watch.bytes_age_seconds()
-
-    def failure(self, unsaved: Trouble | None = None) -> Trouble | None:
-        """R16: what is wrong at present: a save that fails, what trainers say of theirs (`unsaved`), silence, a deletion that fails."""
-        return self._failures.oldest() or unsaved or self._watch.failure(self._book) or self._deletions.failure()
+    def failure(self, told: Trouble | None = None) -> Trouble | None:
+        """R16: what is wrong at present: a save that fails; `told`, of which others know; silence; a deletion that fails."""
+        return self._failures.oldest() or told or self._watch.failure(self._book) or self._deletions.failure()
 
     # ------------------------------------------------------------ what is heard
 
-    def note_state(self, uid: str, state: MemberState) -> None:
-        """A member says how it is: its steps and bytes tell which saves are overdue."""
-        self._watch.note(uid, state)
-        if uid == self._pod.uid:  # once a second is enough
-            self._look_for_overdue()
+    def note_step(self, step: int) -> None:
+        """A member reports a step, again and again: that tells which saves were due."""
+        if not self._watch.stepped(step):
+            return
+        if (overdue := self._watch.failure(self._book)) is not None and not self._was_overdue:
+            _log.warning("saves are overdue: %s", overdue.message)
+        if (overdue is not None) != self._was_overdue:
+            self._was_overdue = overdue is not None
+            self._pod.changes.bump()
 
     def condemn(self, ids: tuple[str, ...]) -> None:
         """R13: delete what the operator condemned in status; only the coordinator of the highest attempt is asked to."""
@@ -166,14 +175,6 @@ class Commits:
             "mount one storage that is shared: look at the claim's accessModes (ReadWriteMany) and at the mount on that node"
         )
 
-    def _look_for_overdue(self) -> None:
-        overdue = self._watch.failure(self._book)
-        if (overdue is not None) != self._was_overdue:
-            self._was_overdue = overdue is not None
-            if overdue is not None:
-                _log.warning("saves are overdue: %s", overdue.message)
-            self._pod.changes.bump()
-
     # ------------------------------------------------------------ what is done
 
     def _act(self, effect: saves.Effect, step: int) -> None:
@@ -210,7 +211,7 @@ class Commits:
             self._remove_dropped(step)
 
     async def _commit(self, step: int) -> None:
-        ready = await asyncio.to_thread(self._own_ready, step)
+        ready = await asyncio.to_thread(snapshots.find_ready, self._pod.settings.memory, self._plan.attempt, step, 0)
         if ready is None:
             self._drop(step, f"{member_name(self._plan, self._pod.uid)} does not hold its snapshot any more")
             return
@@ -297,13 +298,3 @@ class Commits:
 
     def _backoff(self, step: int) -> Backoff:
         return self._backoffs.setdefault(step, Backoff(FIRST_BACKOFF_SECONDS, LARGEST_BACKOFF_SECONDS))
-
-    def _own_ready(self, step: int) -> Ready | None:
-        member = self._plan.member(self._pod.uid)
-        assert member is not None
-        attempt = storage.snapshot_name(self._plan.attempt)
-        folder = self._pod.settings.memory / names.SNAPSHOTS_NAME / attempt / storage.step_name(step)
-        try:
-            return temporary.read_ready(folder, member.ranks[0])
-        except temporary.BadSnapshot:
-            return None

@@ -1,34 +1,43 @@
-"""The coordinator's eye on saves that were due: what the members report, by its own clock."""
+"""The coordinator's eye on saves that were due, by its own clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from everstep_protocol.messages import MemberState, Trouble
+from everstep_protocol.messages import Trouble
 from everstep_protocol.plan import Plan
 
-from everstep_sidecar.core import overdue
+from everstep_sidecar.core import membership, overdue
+from everstep_sidecar.core.membership import Heard
 from everstep_sidecar.core.naming import member_name
 from everstep_sidecar.core.overdue import Course, Word
 from everstep_sidecar.core.saves import Book
 
+LOOK_SECONDS = 1.0  # all members report every second: one look at all of them is enough
 REASON = "SavesOverdue"
 
 
 class SaveWatch:
-    """One attempt's saves. `clock` gives monotonic seconds."""
+    """One attempt's saves. `heard`: the members' words, by pod UID; `clock` gives monotonic seconds."""
 
-    def __init__(self, plan: Plan, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, plan: Plan, heard: Callable[[], Mapping[str, Heard]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._plan = plan
+        self._heard = heard
         self._clock = clock
         self._course = Course(plan.interval, plan.resume.step)
-        self._heard: dict[str, tuple[MemberState, float]] = {}
+        self._looked_at = -LOOK_SECONDS
 
-    def note(self, uid: str, state: MemberState) -> None:
-        """A member says how it is."""
-        self._heard[uid] = (state, self._clock())
-        self._course = overdue.stepped(self._course, state.step, self._clock())
+    def stepped(self, step: int) -> bool:
+        """A member reports a step; gives whether it is time to look for what is overdue."""
+        now = self._clock()
+        self._course = overdue.stepped(self._course, step, now)
+        is_time = now - self._looked_at >= LOOK_SECONDS
+        if is_time:
+            self._looked_at = now
+        return is_time
 
     def begun(self, step: int) -> None:
         """A member's word of a save."""
@@ -42,27 +51,17 @@ class SaveWatch:
         """A save was given up."""
         self._course = overdue.dropped(self._course, step)
 
-    def bytes_age_seconds(self) -> float | None:
-        """Since bytes of a save last reached the storage, from any member; None: nobody writes."""
-        now = self._clock()
-        ages = (
-            now - at + state.bytes_age_seconds
-            for state, at in self._heard.values()
-            if state.bytes_age_seconds is not None
-        )
-        return min(ages, default=None)
-
     def failure(self, book: Book) -> Trouble | None:
         """R16: saves that were due and have not come."""
-        now = self._clock()
-        since = overdue.since(self._course, now, self.bytes_age_seconds())
+        now, heard = self._clock(), self._heard()
+        since = overdue.since(self._course, now, membership.bytes_age_seconds(heard))
         if since is None:
             return None
-        words = {member.uid: self._word(member.uid, now) for member in self._plan.members}
+        words = {member.uid: self._word(member.uid, heard.get(member.uid)) for member in self._plan.members}
         message = overdue.sentence(self._course, book, words, self._plan.coordinator.uid)
         return Trouble(REASON, message, now - since)
 
-    def _word(self, uid: str, now: float) -> Word:
-        state, at = self._heard.get(uid, (None, 0.0))
-        is_silent = state is None or now - at > overdue.SILENT_SECONDS
-        return Word(member_name(self._plan, uid), is_silent, state.trouble.message if state and state.trouble else "")
+    def _word(self, uid: str, heard: Heard | None) -> Word:
+        is_silent = heard is None or heard.age_seconds > overdue.SILENT_SECONDS
+        trouble = heard.state.trouble if heard is not None and heard.state is not None else None
+        return Word(member_name(self._plan, uid), is_silent, trouble.message if trouble else "")

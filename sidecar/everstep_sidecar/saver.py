@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from everstep_protocol import names, storage
+from everstep_protocol import storage
 from everstep_protocol.messages import SaveNotice
 from everstep_protocol.plan import Member, Plan
 from everstep_protocol.records import RankRecord, Ready
 
+from everstep_sidecar import snapshots
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
@@ -57,7 +57,7 @@ class Saver:
         self._plan = plan
         self._member = member
         self._coordinator = coordinator
-        self._folder = pod.settings.memory / names.SNAPSHOTS_NAME / storage.snapshot_name(plan.attempt)
+        self._folder = snapshots.folder_of(pod.settings.memory, plan.attempt)
         self._nudged = asyncio.Event()
         self._busy = False
         self._is_idle = False  # nothing was found since the last nudge
@@ -246,7 +246,7 @@ class Saver:
 
     async def _remove(self, folder: Path, step: int) -> None:
         """Free the memory; what stays is tried again, and its save is not told a second time."""
-        await asyncio.to_thread(remove_snapshots, folder)
+        await asyncio.to_thread(snapshots.remove, folder)
         if not await asyncio.to_thread(folder.exists):
             self._stuck.pop(step, None)
             return
@@ -257,23 +257,3 @@ class Saver:
         now = time.monotonic()
         for step in [step for step, stuck in self._stuck.items() if stuck.due_at <= now]:
             await self._remove(self._folder / storage.step_name(step), step)
-
-
-def drop_foreign(memory: Path, attempt: int) -> None:
-    """R10: what other attempts left in memory goes once this attempt starts. Blocks: call it in a thread."""
-    keep = storage.snapshot_name(attempt)
-    folder = memory / names.SNAPSHOTS_NAME
-    if folder.is_dir():
-        for other in folder.iterdir():
-            if other.name != keep:
-                remove_snapshots(other)
-
-
-def remove_snapshots(folder: Path) -> None:
-    """Free the memory. What cannot be removed is told: it counts against the container's limit. Blocks: call it in a thread."""
-
-    def tell(function: object, path: str, info: tuple[type[BaseException], BaseException, object]) -> None:
-        if not isinstance(info[1], FileNotFoundError):
-            _log.warning("cannot remove %s from memory: %s", path, info[1])
-
-    shutil.rmtree(folder, onerror=tell)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import re
 from collections.abc import Callable, Iterable
@@ -36,9 +35,13 @@ def take_away(root: Path, identity: str, files: Files = FILES, *, where: str = "
         raise ValueError(f"{identity!r} is not the id of a manifest")
     for name in _named(root, identity, where, files):
         empty_trash(root, identity, files)  # what an earlier try left has that name
-        with contextlib.suppress(FileNotFoundError):  # another sidecar was faster
+        try:
             files.rename(root / name, trash_path(root, identity))
-            files.fsync(root)
+        except FileNotFoundError:
+            if (root / name).exists():
+                raise
+            continue  # another sidecar was faster
+        files.fsync(root)
 
 
 def clean_up(root: Path, *, attempt: int, lineage: Lineage, files: Files = FILES) -> None:
@@ -153,6 +156,8 @@ def empty_trash(root: Path, identity: str, files: Files = FILES) -> None:
         if name != storage.MANIFEST:
             files.remove_tree(trash / name)
     files.remove_tree(trash)
+    if trash.exists():
+        raise OSError(errno.EBUSY, "it is still there after its removal", str(trash))
 
 
 def _put_back(root: Path, trash: Path, manifest: Manifest, files: Files) -> None:

@@ -129,13 +129,13 @@ class Life:
     def is_done(self) -> bool:
         """Everything is saved that can be, and what is to go is gone."""
         left = {f"{storage.TRASH_PREFIX}{'a' * 64}", f"{storage.TRASH_PREFIX}{self.condemned}", "step_30.tmp-2"}
-        if (self.broken, self.number) != (("read", "step_4/manifest.json"), errno.ENOENT):  # then it is nobody's
+        if not self._is_hidden("step_4/manifest.json"):  # then it is nobody's
             left.add("step_4")
         return (
             self.is_saved()
             and not any(snapshot.exists() for snapshot in self.snapshots.values())
             and not left & set(os.listdir(self.root))  # noqa: PTH208
-            and not (self.root / "fenced" / "0001").exists()
+            and (self._is_hidden("fenced", "fenced/0001") or not (self.root / "fenced" / "0001").exists())
             and self.condemned in self.commits.deleted
             and self.commits.failure() is None
         )
@@ -154,6 +154,10 @@ class Life:
 
     def is_saved(self) -> bool:
         return all(self.commits.is_committed(step) for step in SAVED)
+
+    def _is_hidden(self, *names: str) -> bool:
+        """Whether the storage says that one of these is not there."""
+        return self.number == errno.ENOENT and self.broken is not None and self.broken[1] in names
 
     def _heard(self) -> dict[str, Heard]:
         age = self.saver.bytes_age_seconds

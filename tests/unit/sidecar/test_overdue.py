@@ -18,10 +18,8 @@ NEVER = Course(SaveInterval(), saved_step=0)
 def _went(course: Course, *happened: tuple[float, str, int]) -> Course:
     """The course after what happened: (at, what, step)."""
     for at, what, step in happened:
-        if what == "dropped":
-            course = overdue.dropped(course, step)
-        else:
-            course = getattr(overdue, what)(course, step, at)
+        change = getattr(overdue, what)
+        course = change(course, step) if what == "dropped" else change(course, step, at)
     return course
 
 

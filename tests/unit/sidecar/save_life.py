@@ -50,8 +50,8 @@ async def pause_briefly(self: Backoff) -> None:
 
 def kind_of(verb: str, path: Path, root: Path) -> tuple[str, str]:
     """A step without what is another at each try."""
-    name = str(path.relative_to(root))
-    return verb, re.sub(r"[0-9a-f]{32,64}", "*", re.sub(r"step_(10|20)\b", "step_N", name))
+    name = re.sub(r"step_(10|20|40)\b", "step_N", str(path.relative_to(root)))
+    return verb, re.sub(r"rank_\d|__\d_", "rank_N", re.sub(r"[0-9a-f]{32,64}", "*", name))
 
 
 @dataclass

@@ -16,8 +16,8 @@ from unit.sidecar.save_life import Life, pause_briefly
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.ENOENT, errno.EBUSY)
 TRIES = 4
-# A try makes a call so often at most: for each of two ranks, snapshots and deletions that are under way.
-CALLS_A_TRY = 8
+# A try makes a call so often at most: for each of two ranks and each of three saves, or in one look at several folders.
+CALLS_A_TRY = 12
 NUM_THREADS = 600
 
 

@@ -38,7 +38,6 @@ from everstep_sidecar.tasks import Tasks
 COLLECT_SECONDS = 0.1  # R32: reports that come within this time belong to one failure
 COLLECT_CAUSE_SECONDS = 0.4  # more, while all that was heard is peer-lost
 PORT_SECONDS = 15.0  # within which the own launcher must name a port
-ADVANCING_SECONDS = 10.0  # a save whose last bytes are older does not get on
 LAUNCHER_SECONDS = 20.0  # after a restart: how long to wait for the own launcher to connect again
 _log = logging.getLogger(__name__)
 
@@ -266,8 +265,7 @@ class Coordinator:
             self._finishing = True
             self._tasks.spawn(self._finish())
         elif why := self.commits.why_lost(step):
-            message = f"the state after the last step, {step}, could not be saved: {why}. The next attempt does what is lost again"
-            self.end(Over("crash", message, uid=self._pod.uid))
+            self.end(causes.lost_at_the_end(step, why, uid=self._pod.uid))
 
     async def _finish(self) -> None:
         await self._insist(go_files.mark_finished, self._plan.attempt)
@@ -281,15 +279,11 @@ class Coordinator:
             newest=self._newest_step,
             is_committed=self.commits.is_committed,
             why_dropped=self.commits.why_dropped,
-            is_saving=self._is_saving,
+            is_saving=self._words.is_saving,
             end=self.end,
         )
         self._rounds = StopRounds(self._pod, self._plan, ways)
         return self._rounds
-
-    def _is_saving(self) -> bool:
-        age_seconds = self.bytes_age_seconds()
-        return age_seconds is not None and age_seconds < ADVANCING_SECONDS
 
     def _newest_step(self) -> int:
         """Where no step is reported yet, the ranks stand at the resume's."""

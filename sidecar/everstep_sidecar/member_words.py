@@ -9,6 +9,7 @@ from everstep_protocol.plan import Plan
 
 from everstep_sidecar.core import membership
 from everstep_sidecar.core.membership import Heard, visible
+from everstep_sidecar.core.overdue import ADVANCING_SECONDS
 from everstep_sidecar.troubles import mark
 
 
@@ -50,6 +51,11 @@ class MemberWords:
     def bytes_age_seconds(self) -> float | None:
         """Since bytes of a save last reached the storage from any member; None: nobody saves."""
         return membership.bytes_age_seconds(self.heard())
+
+    def is_saving(self) -> bool:
+        """Whether bytes of a save get on."""
+        age_seconds = self.bytes_age_seconds()
+        return age_seconds is not None and age_seconds <= ADVANCING_SECONDS
 
     def summaries(self, ready: frozenset[str], *, gone: bool) -> tuple[MemberSummary, ...]:
         """One line a member; `ready` said hello."""

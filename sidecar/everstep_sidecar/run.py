@@ -255,9 +255,8 @@ class AttemptRun:
         end: local.ProcessExited | None,
         age_seconds: float,
     ) -> Exited:
-        attempt, step = self._plan.attempt, self._finished_step
-        if end is None:
-            return Exited(attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds, step)
+        attempt = self._plan.attempt
+        end = end or local.ProcessExited(attempt, self._member.ranks[0], None, None, False, False, "")
         return Exited(
             attempt,
             end.rank,
@@ -267,7 +266,7 @@ class AttemptRun:
             end.oom_killed,
             end.last_lines[-2048:],
             age_seconds,
-            step,
+            self._finished_step,
         )
 
     @property

@@ -43,6 +43,14 @@ def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
     )
 
 
+def lost_at_the_end(step: int, why: str, *, uid: str) -> Over:
+    """R31: all trainers have finished, and the state after the last step is on no storage. `why`: a sentence without an end."""
+    message = (
+        f"the state after the last step, {step}, could not be saved: {why}. The next attempt does what is lost again"
+    )
+    return Over("crash", message, uid=uid)
+
+
 def describe(report: Report, plan: Plan, *, is_saved: bool) -> str:
     """`rank 2 (pod w3 on node-1) exited with code 1`, and that training was complete, where it was (R31)."""
     exited = report.exited

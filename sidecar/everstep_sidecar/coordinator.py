@@ -125,7 +125,7 @@ class Coordinator:
         if self._words.note(uid, state):
             self._pod.changes.bump()
         self.commits.note_step(state.step)
-        if not self._finishing and self.over is None and self._words.all_finished():
+        if not self._finishing and self.over is None and self._words.all_are("finished"):
             self._conclude(self._words.finished_step())
         return self._pod.ack(finished=self.finished)
 
@@ -279,7 +279,7 @@ class Coordinator:
             newest=self._newest_step,
             is_committed=self.commits.is_committed,
             why_dropped=self.commits.why_dropped,
-            is_saving=self._words.is_saving,
+            is_stalled=self._words.is_stopped_and_stalled,
             end=self.end,
         )
         self._rounds = StopRounds(self._pod, self._plan, ways)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 from everstep_protocol.messages import MemberState, MemberSummary
 from everstep_protocol.plan import Plan
@@ -33,11 +34,10 @@ class MemberWords:
         self._states[uid] = (state, time.monotonic())
         return self._mark(uid) != before
 
-    def all_finished(self) -> bool:
-        """R31: every member said so itself, after its own last snapshot was committed."""
+    def all_are(self, state: Literal["stopped", "finished"]) -> bool:
+        """Whether every member said this of itself; R31: `finished` after its own last snapshot was committed."""
         return all(
-            member.uid in self._states and self._states[member.uid][0].state == "finished"
-            for member in self._plan.members
+            member.uid in self._states and self._states[member.uid][0].state == state for member in self._plan.members
         )
 
     def finished_step(self) -> int:
@@ -52,10 +52,11 @@ class MemberWords:
         """Since bytes of a save last reached the storage from any member; None: nobody saves."""
         return membership.bytes_age_seconds(self.heard())
 
-    def is_saving(self) -> bool:
-        """Whether bytes of a save get on."""
+    def is_stopped_and_stalled(self) -> bool:
+        """Whether all ranks have stopped, and no bytes of a save get on."""
         age_seconds = self.bytes_age_seconds()
-        return age_seconds is not None and age_seconds <= ADVANCING_SECONDS
+        is_advancing = age_seconds is not None and age_seconds <= ADVANCING_SECONDS
+        return self.all_are("stopped") and not is_advancing
 
     def summaries(self, ready: frozenset[str], *, gone: bool) -> tuple[MemberSummary, ...]:
         """One line a member; `ready` said hello."""

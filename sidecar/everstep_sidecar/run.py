@@ -257,17 +257,8 @@ class AttemptRun:
     ) -> Exited:
         attempt = self._plan.attempt
         end = end or local.ProcessExited(attempt, self._member.ranks[0], None, None, False, False, "")
-        return Exited(
-            attempt,
-            end.rank,
-            cause,
-            end.exit_code,
-            end.signal,
-            end.oom_killed,
-            end.last_lines[-2048:],
-            age_seconds,
-            self._finished_step,
-        )
+        how = (end.exit_code, end.signal, end.oom_killed, end.last_lines[-2048:])
+        return Exited(attempt, end.rank, cause, *how, age_seconds, self._finished_step)
 
     @property
     def _finished_step(self) -> int:

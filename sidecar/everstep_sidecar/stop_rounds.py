@@ -15,6 +15,7 @@ from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.core import stop_round
 from everstep_sidecar.pod import Pod
+from everstep_sidecar.troubles import Lasting
 
 ASK_SECONDS = 2.0
 LATE_SECONDS = 10.0  # an order that was not heard for so long, or a save that does not get on, is told
@@ -27,14 +28,14 @@ class NotAnswered(Exception):
 
 @dataclass(frozen=True)
 class Ways:
-    """What the rounds need of the rest: this pod's own answer, the newest step heard of, what is committed or given up, whether bytes of a
-    save still reach the storage, how to end."""
+    """What the rounds need of the rest: this pod's own answer, the newest step heard of, what is committed or given up, whether all
+    ranks have stopped and no bytes of a save reach the storage, how to end."""
 
     own: Callable[[StopOrder], StopAnswer]
     newest: Callable[[], int]
     is_committed: Callable[[int], bool]
     why_dropped: Callable[[int], str]
-    is_saving: Callable[[], bool]
+    is_stalled: Callable[[], bool]
     end: Callable[[Over], None]
 
 
@@ -47,28 +48,31 @@ class StopRounds:
         self._ways = ways
         self._order: StopOrder | None = None  # the last one that is told until it is known
         self._unheard: set[int] = set()  # worker ids that have not answered it
-        self._since = 0.0
+        self._lasting = Lasting()
         self.is_withdrawing = (
             False  # then another round may take this one's place: its order tells ranks to go on as well
         )
 
     def trouble(self) -> Trouble | None:
         """Who does not hear an order that all must hear, or which save does not come; None within a usual time."""
-        age_seconds = time.monotonic() - self._since
-        if self._order is None or age_seconds < LATE_SECONDS:
-            return None
-        step = self._order.step
-        if self._unheard:
-            names = ", ".join(f"w{number}" for number in sorted(self._unheard))
-            what = "to stop at" if self._order.order == "confirm" else "to go on after"
-            message = f"the sidecars of workers {names} do not answer the order {what} step {step}: see those pods and their nodes"
-            return Trouble("StopNotHeard", message, age_seconds)
-        if self._order.order == "confirm" and not self._ways.is_saving():
-            message = (
-                f"all ranks were told to save and stop at step {step}, and no bytes of that save reach the storage"
-            )
-            return Trouble("StopNotSaved", message, age_seconds)
-        return None
+        order = self._order
+        if order is not None and self._unheard:
+            self._lasting.note("StopNotHeard", self._unheard_by(order))
+        elif order is not None and order.order == "confirm" and self._ways.is_stalled():
+            what = f"all ranks have stopped at step {order.step} as asked"
+            self._lasting.note("StopNotSaved", f"{what}, and no bytes of that save reach the storage")
+        else:
+            self._lasting.clear()
+        trouble = self._lasting.trouble()
+        return trouble if trouble is not None and trouble.age_seconds >= LATE_SECONDS else None
+
+    def _unheard_by(self, order: StopOrder) -> str:
+        names = ", ".join(f"w{number}" for number in sorted(self._unheard))
+        what = "to stop at" if order.order == "confirm" else "to go on after"
+        return (
+            f"the sidecars of workers {names} do not answer the order {what} step {order.step}: "
+            "see those pods and their nodes"
+        )
 
     async def run(self, deadline_seconds: float) -> None:
         """Until the attempt is over, or the deadline came before all agreed: then everything is as before."""
@@ -91,7 +95,6 @@ class StopRounds:
         """All agreed: from here on there is no way back, so each member is told until it knows."""
         await self._pod.remember(self._plan.attempt, stop_step=step, stop_confirmed=True)
         await self._insist(StopOrder(self._plan.attempt, step, "confirm"))
-        self._since = time.monotonic()
         await self._pod.changes.wait(lambda: self._ways.is_committed(step) or self._ways.why_dropped(step) != "")
         self._order = None
         if self._ways.is_committed(step):
@@ -120,7 +123,7 @@ class StopRounds:
 
     async def _insist(self, order: StopOrder) -> None:
         """Until every member knows; `trouble` says who does not."""
-        self._order, self._since = order, time.monotonic()
+        self._order = order
         self._unheard = {member.id for member in self._plan.members}
         await self._tell(order, until=None)
 

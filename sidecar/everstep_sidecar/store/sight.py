@@ -28,9 +28,8 @@ def unseen(root: Path, owner: Owner, *, attempt: int, intent_id: str = "", files
         return f"{root / storage.OWNER} names another job ({whose}, or a former one of that name)"
     if _is_there(root, owner, attempt, intent_id, files):
         return None
-    listing.list_uncached(
-        root / storage.ATTEMPTS, files
-    )  # an NFS client believes for a while that what was not there is not
+    # An NFS client believes for a while that what was not there is not there.
+    listing.list_uncached(root / storage.ATTEMPTS, files)
     if _is_there(root, owner, attempt, intent_id, files):
         return None
     return f"{fence.path_of(root, attempt)} is not there, or is not the one that the coordinator wrote"

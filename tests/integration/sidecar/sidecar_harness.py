@@ -109,6 +109,7 @@ class FakeLauncher:
         self.socket: socket.socket | None = None
         self.buffer = b""
         self.heard: list[local.Message] = []
+        self.ignored: tuple[type[local.Message], ...] = ()
 
     def connect(self) -> None:
         def try_once() -> socket.socket | None:
@@ -146,6 +147,8 @@ class FakeLauncher:
             message = local.decode(line)
             assert message is not None
             self.heard.append(message)
+            if isinstance(message, self.ignored):
+                continue
             if isinstance(message, local.Stop):
                 self.running = 0 if self.running <= message.attempt else self.running
                 self.say(local.Stopped(message.attempt))

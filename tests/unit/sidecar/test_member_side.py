@@ -98,7 +98,7 @@ def test_r8_the_content_is_durable_before_it_has_its_name_and_the_name_after(
     real_fsync, real_replace = os.fsync, Path.replace
 
     def fsync(handle: int) -> None:
-        done.append((Path(os.readlink(f"/proc/self/fd/{handle}")).name, os.fstat(handle).st_size))
+        done.append((Path(f"/proc/self/fd/{handle}").readlink().name, os.fstat(handle).st_size))
         real_fsync(handle)
 
     def rename(self: Path, target: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Coroutine, Iterator
@@ -51,39 +52,49 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, LIMIT_SECONDS))
 
 
-async def said(calls: StorageCalls, *, other_than: Trouble | None = None) -> Trouble:
-    """The next trouble that is told."""
-    while (trouble := calls.trouble()) is None or trouble.reason == (other_than and other_than.reason):
-        await asyncio.sleep(0.01)
-    return trouble
+class Told:
+    """Hears when the trouble becomes another one, as polls do."""
+
+    def __init__(self, calls: StorageCalls) -> None:
+        self._calls = calls
+        self._changed = asyncio.Event()
+        self._watch = asyncio.create_task(calls.watch(self._changed.set))
+
+    async def trouble(self) -> Trouble:
+        """Once there is one."""
+        while (trouble := self._calls.trouble()) is None:
+            await self._change()
+        return trouble
+
+    async def nothing(self) -> None:
+        """Once there is none."""
+        while self._calls.trouble() is not None:
+            await self._change()
+
+    def close(self) -> None:
+        self._watch.cancel()
+        self._calls.close()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def test_a_call_that_does_not_return_is_said_with_node_and_path_until_it_does(storage: Storage, tmp_path: Path) -> None:
     async def scenario() -> None:
         calls = StorageCalls(tmp_path, "gpt-w1 on node-1")
-        told = 0
-
-        def tell() -> None:
-            nonlocal told
-            told += 1
-
-        watch = asyncio.create_task(calls.watch(tell))
+        told = Told(calls)
         steps = Steps()
         work = asyncio.create_task(calls.call(storage.read, steps=steps))
-        first = await said(calls)
+        first = await told.trouble()
         assert first.reason == "StorageHangs"
         assert first.message.startswith("gpt-w1 on node-1: the storage does not answer")
         assert f"read {tmp_path / 'attempts' / '0003'} has not returned" in first.message
         assert steps.age_seconds >= 0.05
-        while told < 1:
-            await asyncio.sleep(0.01)
         storage.let_go.set()
         assert await work == "read"
-        while told < 2:
-            await asyncio.sleep(0.01)
-        assert calls.trouble() is None
-        watch.cancel()
-        calls.close()
+        await told.nothing()
+        told.close()
 
     run(scenario())
 
@@ -91,14 +102,14 @@ def test_a_call_that_does_not_return_is_said_with_node_and_path_until_it_does(st
 def test_a_call_whose_caller_went_away_is_still_said(storage: Storage, tmp_path: Path) -> None:
     async def scenario() -> None:
         calls = StorageCalls(tmp_path, "gpt-w1 on node-1")
+        told = Told(calls)
         work = asyncio.create_task(calls.call(storage.read))
         await asyncio.to_thread(storage.arrived.wait, LIMIT_SECONDS)
         work.cancel()
-        assert (await said(calls)).reason == "StorageHangs"
+        assert (await told.trouble()).reason == "StorageHangs"
         storage.let_go.set()
-        while calls.trouble() is not None:
-            await asyncio.sleep(0.01)
-        calls.close()
+        await told.nothing()
+        told.close()
 
     run(scenario())
 
@@ -114,8 +125,8 @@ def test_what_fails_again_and_again_is_said_in_the_same_words_until_it_succeeds(
         for _ in range(2):
             with pytest.raises(OSError, match="Input/output"):
                 await calls.call(storage.read)
-            found.append(await said(calls))
-        assert [trouble.reason for trouble in found] == ["EIO", "EIO"]
+            found.append(calls.trouble())
+        assert [trouble and trouble.reason for trouble in found] == ["EIO", "EIO"]
         assert found[0].message == found[1].message
         assert str(tmp_path / "attempts") in found[0].message
         assert found[1].age_seconds > found[0].age_seconds
@@ -147,12 +158,13 @@ def test_a_failure_that_nobody_tried_again_is_forgotten(
 def test_a_storage_that_hangs_starves_no_file_of_this_pods_own(storage: Storage, tmp_path: Path) -> None:
     async def scenario() -> None:
         calls = StorageCalls(tmp_path, "gpt-w1 on node-1")
+        told = Told(calls)
         waiting = [asyncio.create_task(calls.call(storage.read)) for _ in range(storage_calls.NUM_THREADS + 3)]
-        await said(calls)
+        await told.trouble()
         assert await asyncio.to_thread(lambda: "local") == "local"
         storage.let_go.set()
         assert await asyncio.gather(*waiting) == ["read"] * len(waiting)
-        calls.close()
+        told.close()
 
     run(scenario())
 
@@ -161,7 +173,7 @@ def test_st3_tries_fall_off_from_five_a_second_to_one_in_seconds() -> None:
     backoff = Backoff()
     waits = [backoff.take() for _ in range(10)]
     assert 0.2 <= waits[0] <= 0.25
-    assert all(later >= 1.2 * earlier for earlier, later in zip(waits[:5], waits[1:5], strict=False))
+    assert all(later >= 1.2 * earlier for earlier, later in itertools.pairwise(waits[:5]))
     assert all(5.0 <= wait <= 6.25 for wait in waits[5:])
     assert backoff.has_paused
     backoff.reset()

@@ -68,12 +68,14 @@ class Stored:
 
     async def _delete(self, identity: str) -> None:
         await self._pod.storage(retention.take_away, identity, where=self._directory(identity))
-        if self._directory(identity):
-            self._all = tuple(info for info in self._all if info.id != identity)
-            self._pod.changes.bump()
-        await self._pod.storage(retention.empty_trash, identity)
-        self.deleted = (*self.deleted, identity)[-MOST_DELETED:]
-        self._pod.changes.bump()
+        before = (self._all, self.deleted)
+        self._all = tuple(info for info in self._all if info.id != identity)
+        try:
+            await self._pod.storage(retention.empty_trash, identity)
+            self.deleted = (*self.deleted, identity)[-MOST_DELETED:]
+        finally:
+            if (self._all, self.deleted) != before:
+                self._pod.changes.bump()
 
     def _directory(self, identity: str) -> str:
         return next((info.dir for info in self._all if info.id == identity), "")

@@ -38,7 +38,6 @@ from everstep_sidecar.tasks import Tasks
 COLLECT_SECONDS = 0.1  # R32: reports that come within this time belong to one failure
 COLLECT_CAUSE_SECONDS = 0.4  # more, while all that was heard is peer-lost
 PORT_SECONDS = 15.0  # within which the own launcher must name a port
-ADVANCING_SECONDS = 10.0  # a save whose last bytes are older does not get on
 LAUNCHER_SECONDS = 20.0  # after a restart: how long to wait for the own launcher to connect again
 _log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class Coordinator:
         self._rounds: StopRounds | None = None
         self._finishing = False
         self.finished = False
-        self.commits = Commits(pod, plan, on_higher=on_higher)
+        self.commits = Commits(pod, plan, on_higher=on_higher, heard=self._words.heard)
 
     @property
     def over(self) -> Over | None:
@@ -125,9 +124,9 @@ class Coordinator:
         """What a member says of itself."""
         if self._words.note(uid, state):
             self._pod.changes.bump()
+        self.commits.note_step(state.step)
         if not self._finishing and self.over is None and self._words.all_are("finished"):
-            self._finishing = True
-            self._tasks.spawn(self._finish())
+            self._conclude(self._words.finished_step())
         return self._pod.ack(finished=self.finished)
 
     def leave(self, deadline_seconds: float) -> Ack:
@@ -143,9 +142,10 @@ class Coordinator:
         """A member said something."""
         self._words.hear(uid)
 
-    def failing(self) -> Trouble | None:
-        """R16: why nothing is saved at present, or why a save-and-stop does not end."""
-        return self.commits.failure() or (self._rounds.trouble() if self._rounds and self.over is None else None)
+    def failing(self, unsaved: Trouble | None) -> Trouble | None:
+        """R16: why nothing is saved at present, by what trainers say too (`unsaved`), or why a save-and-stop does not end."""
+        stop = self._rounds.trouble() if self._rounds and self.over is None else None
+        return self.commits.failure(unsaved or stop)
 
     def bytes_age_seconds(self) -> float | None:
         """Since bytes of a save last reached the storage from any member; None: nobody saves."""
@@ -259,6 +259,14 @@ class Coordinator:
     def _has_own_cause(self) -> bool:
         return any(report.exited.cause != "peer-lost" for report in self._reports)
 
+    def _conclude(self, step: int) -> None:
+        """R31: all members have finished. So has the job, when the state after the last step is committed; one that is lost ends the attempt."""
+        if self._is_on_storage(step):
+            self._finishing = True
+            self._tasks.spawn(self._finish())
+        elif why := self.commits.why_lost(step):
+            self.end(causes.lost_at_the_end(step, why, uid=self._pod.uid))
+
     async def _finish(self) -> None:
         await self._insist(go_files.mark_finished, self._plan.attempt)
         self.finished = True
@@ -270,16 +278,12 @@ class Coordinator:
             own=self._own_stop,
             newest=self._newest_step,
             is_committed=self.commits.is_committed,
-            is_stalled=self._is_stalled,
+            why_dropped=self.commits.why_dropped,
+            is_stalled=self._words.is_stopped_and_stalled,
             end=self.end,
         )
         self._rounds = StopRounds(self._pod, self._plan, ways)
         return self._rounds
-
-    def _is_stalled(self) -> bool:
-        age_seconds = self.bytes_age_seconds()
-        is_advancing = age_seconds is not None and age_seconds < ADVANCING_SECONDS
-        return self._words.all_are("stopped") and not is_advancing
 
     def _newest_step(self) -> int:
         """Where no step is reported yet, the ranks stand at the resume's."""

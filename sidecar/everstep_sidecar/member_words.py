@@ -10,6 +10,7 @@ from everstep_protocol.plan import Plan
 
 from everstep_sidecar.core import membership
 from everstep_sidecar.core.membership import Heard, visible
+from everstep_sidecar.core.overdue import ADVANCING_SECONDS
 from everstep_sidecar.troubles import mark
 
 
@@ -39,19 +40,30 @@ class MemberWords:
             member.uid in self._states and self._states[member.uid][0].state == state for member in self._plan.members
         )
 
+    def finished_step(self) -> int:
+        """R31: the step whose checkpoint must be on storage, -1: none; when all have finished."""
+        return max((state.finished_step for state, _ in self._states.values()), default=-1)
+
     def newest_step(self) -> int:
         """The newest step that was reported, -1: none."""
         return max((state.step for state, _ in self._states.values()), default=-1)
 
     def bytes_age_seconds(self) -> float | None:
         """Since bytes of a save last reached the storage from any member; None: nobody saves."""
-        return membership.bytes_age_seconds(self._heard())
+        return membership.bytes_age_seconds(self.heard())
+
+    def is_stopped_and_stalled(self) -> bool:
+        """Whether all ranks have stopped, and no bytes of a save get on."""
+        age_seconds = self.bytes_age_seconds()
+        is_advancing = age_seconds is not None and age_seconds <= ADVANCING_SECONDS
+        return self.all_are("stopped") and not is_advancing
 
     def summaries(self, ready: frozenset[str], *, gone: bool) -> tuple[MemberSummary, ...]:
         """One line a member; `ready` said hello."""
-        return membership.summarize(self._plan, self._heard(), ready=ready | self.held, gone=gone)
+        return membership.summarize(self._plan, self.heard(), ready=ready | self.held, gone=gone)
 
-    def _heard(self) -> dict[str, Heard]:
+    def heard(self) -> dict[str, Heard]:
+        """By pod UID."""
         now = time.monotonic()
         said = {uid: self._states.get(uid, (None, at)) for uid, at in self._heard_at.items()}
         return {uid: Heard(state, now - at, now - self._heard_at[uid]) for uid, (state, at) in said.items()}

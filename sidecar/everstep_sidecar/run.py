@@ -14,7 +14,7 @@ from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training, Tro
 from everstep_protocol.plan import Member, Plan
 from everstep_protocol.shared_memory import Progress
 
-from everstep_sidecar import unsaved
+from everstep_sidecar import snapshots, unsaved
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
@@ -22,7 +22,7 @@ from everstep_sidecar.core import training as trainings
 from everstep_sidecar.launcher_link import LauncherGone
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.progress import now_ns
-from everstep_sidecar.saver import Saver, drop_foreign
+from everstep_sidecar.saver import Saver
 from everstep_sidecar.sight import Arrival, Sights
 from everstep_sidecar.state_reporter import Stage, StateName, StateReporter, state_name
 from everstep_sidecar.stop_desk import StopDesk
@@ -130,7 +130,7 @@ class AttemptRun:
             if self._pod.remembered.started:
                 return await self._found_started(nonce)
             if bad is None:
-                await asyncio.to_thread(drop_foreign, self._pod.settings.memory, attempt)
+                await asyncio.to_thread(snapshots.drop_foreign, self._pod.settings.memory, attempt)
                 await self._arrival.run()
                 bad = await self._verification.run()
             elif (answer := await self._hello(nonce, bad)) is not None:
@@ -255,20 +255,10 @@ class AttemptRun:
         end: local.ProcessExited | None,
         age_seconds: float,
     ) -> Exited:
-        attempt, step = self._plan.attempt, self._finished_step
-        if end is None:
-            return Exited(attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds, step)
-        return Exited(
-            attempt,
-            end.rank,
-            cause,
-            end.exit_code,
-            end.signal,
-            end.oom_killed,
-            end.last_lines[-2048:],
-            age_seconds,
-            step,
-        )
+        attempt = self._plan.attempt
+        end = end or local.ProcessExited(attempt, self._member.ranks[0], None, None, False, False, "")
+        how = (end.exit_code, end.signal, end.oom_killed, end.last_lines[-2048:])
+        return Exited(attempt, end.rank, cause, *how, age_seconds, self._finished_step)
 
     @property
     def _finished_step(self) -> int:
@@ -276,8 +266,18 @@ class AttemptRun:
         training = self.training()
         return max(training.step, self._plan.resume.step) if training.phase == "finished" else -1
 
+    @property
+    def finished_step(self) -> int:
+        """R31: the newest step that was to be saved here, -1: none. The coordinator knows whether it is committed."""
+        return max(self._finished_step, self.saver.newest_step)
+
+    @property
+    def bytes_age_seconds(self) -> float | None:
+        """Since bytes of a save last reached the storage from here; None: nothing is being written."""
+        return self.saver.bytes_age_seconds
+
     async def _finish(self) -> None:
-        """R31: finished is said only after this pod's last snapshot is committed; the launcher stays until the coordinator knows."""
+        """R31: finished is said when nothing waits in memory any more; the launcher stays until the coordinator knows that it is saved."""
         await self.saver.drained()
         self._stage = "finished"
         self._pod.changes.bump()

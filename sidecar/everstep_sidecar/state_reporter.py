@@ -35,6 +35,12 @@ class Reported(Protocol):
     @property
     def trouble(self) -> Trouble | None: ...
 
+    @property
+    def bytes_age_seconds(self) -> float | None: ...
+
+    @property
+    def finished_step(self) -> int: ...
+
 
 class StateReporter:
     """Looks at shared memory every 50 ms; speaks when something that others wait for has changed (not on every step)."""
@@ -92,6 +98,8 @@ class StateReporter:
             stopped,
             self._pod.link.leaving,
             self._run.trouble,
+            self._run.bytes_age_seconds,
+            self._run.finished_step if state == "finished" else -1,
         )
 
 

@@ -19,6 +19,9 @@ OWN_REASONS = frozenset(errno.errorcode.values()) | {
     "StorageNotShared",
     "StopNotHeard",
     "StopNotSaved",
+    "SavesOverdue",
+    "DeletionFails",
+    "invalid",
 }
 WITHHELD = Trouble("Withheld", "what is wrong is in the conditions of the TrainingJob", 0.0)
 
@@ -44,7 +47,7 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         over=coordinator.over if coordinator else None,
         checkpoints=coordinator.commits.checkpoints if coordinator else (),
         deleted=coordinator.commits.deleted if coordinator else (),
-        failing=(coordinator.failing() or (run.unsaved() if run else None)) if coordinator else None,
+        failing=coordinator.failing(run.unsaved() if run else None) if coordinator else None,
         num_skipped_saves=run.num_skipped_saves() if run else 0,
         num_failed_saves=run.num_failed_saves() if run else 0,
         storage=pod.calls.trouble(),

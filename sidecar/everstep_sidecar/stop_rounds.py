@@ -28,12 +28,13 @@ class NotAnswered(Exception):
 
 @dataclass(frozen=True)
 class Ways:
-    """What the rounds need of the rest: this pod's own answer, the newest step heard of, what is committed, whether all ranks have
-    stopped and no bytes of a save reach the storage, how to end."""
+    """What the rounds need of the rest: this pod's own answer, the newest step heard of, what is committed or given up, whether all
+    ranks have stopped and no bytes of a save reach the storage, how to end."""
 
     own: Callable[[StopOrder], StopAnswer]
     newest: Callable[[], int]
     is_committed: Callable[[int], bool]
+    why_dropped: Callable[[int], str]
     is_stalled: Callable[[], bool]
     end: Callable[[Over], None]
 
@@ -94,9 +95,12 @@ class StopRounds:
         """All agreed: from here on there is no way back, so each member is told until it knows."""
         await self._pod.remember(self._plan.attempt, stop_step=step, stop_confirmed=True)
         await self._insist(StopOrder(self._plan.attempt, step, "confirm"))
-        await self._pod.changes.wait(lambda: self._ways.is_committed(step))
+        await self._pod.changes.wait(lambda: self._ways.is_committed(step) or self._ways.why_dropped(step) != "")
         self._order = None
-        self._end(step, f"step {step} is saved")
+        if self._ways.is_committed(step):
+            self._end(step, f"step {step} is saved")
+        else:  # no rank goes on from here: what is lost is done again
+            self._end(-1, f"its last state, after step {step}, could not be saved: {self._ways.why_dropped(step)}")
 
     async def withdraw(self, step: int) -> None:
         """Ranks that wait at the step go on."""

@@ -225,6 +225,7 @@ class MemberState:
     bytes_age_seconds: float | None = (
         None  # since bytes of a save last reached the storage from here; None: nothing is being saved
     )
+    finished_step: int = -1  # state `finished`: the step whose checkpoint must be on storage (R31); -1: none was saved
 
 
 @dataclass(frozen=True)

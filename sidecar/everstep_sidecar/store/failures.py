@@ -15,6 +15,11 @@ def word_of(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
+def words_of(error: OSError) -> str:
+    """What it says, without a path: names of temporary files are others at each try."""
+    return error.strerror or str(error)
+
+
 def explain(error: OSError, root: Path) -> str:
     """One sentence without an end; `root` is the job's folder."""
     said = f"{word_of(error)}: {error.strerror or error}: {_where(error, root)}"

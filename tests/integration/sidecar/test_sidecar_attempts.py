@@ -197,7 +197,7 @@ def test_r31_the_job_is_finished_when_all_said_so(make_world):
     trainers = _train(world, one, 9)
     for trainer in trainers:
         trainer.snapshot(10)
-        trainer.report(9, "finished")
+        trainer.report(10, "finished")
     world.pods[0].launcher.say(local.Finished(1))
     until(lambda: world.pods[0].status().members[0].state == "finished", "the coordinator's member has finished")
     assert not world.pods[0].status().finished

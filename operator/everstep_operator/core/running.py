@@ -34,7 +34,7 @@ from everstep_operator.core.model import (
 from everstep_operator.core.outcome import Outcome
 
 SOON = 0.5  # seconds until the next look while something is suspected
-HIDDEN = 2.0  # and while a member is not to be seen, and a GET has not said yet that it is gone
+SLOWLY = 2.0  # and while something is waited for that may take long: a GET, the storage, a verification
 SILENT_SECONDS = 60.0  # nobody answered for so long: said, nothing is done
 
 
@@ -213,9 +213,10 @@ def _next_look(seen: Observed, settings: Settings) -> float:
     if suspicion.is_any_suspected(seen) or (answer and answer.over):
         return SOON
     if _is_member_hidden(seen):
-        return HIDDEN
+        return SLOWLY
     if leaving.leaving_members(seen):
         return max(SOON, min(leaving.deadline(seen, settings, leaving.leaving_members(seen)), 5.0))
     if not pods.has_started(seen):
-        return max(SOON, settings.hello_deadline - seen.attempt_age_seconds)
+        left = settings.hello_deadline - seen.attempt_age_seconds
+        return max(SOON, left) if left > 0 else SLOWLY
     return settings.step_write

@@ -183,7 +183,7 @@ case(
             **WAIT_FOR_4,
             "CheckpointHealthy": ("False", "StorageHangs", "worker 0 on node n0: a listing of /ckpt has not returned"),
         },
-        requeue_after=0.5,
+        requeue_after=2.0,
         suspects=SUSPECT,
     ),
 )

@@ -12,6 +12,7 @@ from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     Announce,
     AskLeave,
+    AskSight,
     CreatePod,
     Decision,
     DeleteJob,
@@ -24,6 +25,7 @@ from everstep_operator.core.model import (
     Observed,
     PodView,
     Prepare,
+    Probe,
     PublishPlan,
     WriteStatus,
 )
@@ -35,6 +37,7 @@ from everstep_protocol.messages import (
     PrepareAnswer,
     PrepareRequest,
     SidecarStatus,
+    Sight,
     Training,
 )
 from everstep_protocol.plan import Plan, Resume
@@ -86,6 +89,7 @@ class World:
     checkpoints: dict[str, CheckpointInfo] = field(default_factory=dict)
     answer: PrepareAnswer | None = None
     announced: set[str] = field(default_factory=set)
+    sights: dict[str, Sight] = field(default_factory=dict)
     run: Run | None = None
     entered: tuple[Any, int] = (None, 0)
     plans: dict[int, str] = field(default_factory=dict)  # attempt -> plan ID, for ever
@@ -130,7 +134,14 @@ class World:
             now=NOW + self.tick_number,
             new_intent=f"i{self.intents}",
             announced=tuple(sorted(self.announced)),
+            gone_pods=self._gone_pods(),
+            sights=dict(self.sights),
         )
+
+    def _gone_pods(self) -> frozenset[str]:
+        plan = self.status.attempt.plan if self.status.attempt else None
+        there = {p.view.uid for p in self.pods.values()}
+        return frozenset(member.uid for member in plan.members if member.uid not in there) if plan else frozenset()
 
     def _leave_age(self) -> float | None:
         asked = self.run.leave_at if self.run and self._is_current(self.run) else None
@@ -206,6 +217,11 @@ class World:
             self._announce(action)
         elif isinstance(action, Prepare):
             self._prepare(action)
+        elif isinstance(action, Probe):
+            pass  # `_network` tells of every pod
+        elif isinstance(action, AskSight):
+            if self._is_alive(action.uid):
+                self.sights[action.uid] = Sight(action.uid, None, launcher=True)
         elif isinstance(action, AskLeave):
             if (
                 self.run
@@ -224,6 +240,7 @@ class World:
         self._check(self.status, status)
         if status.attempt and self.status.attempt and status.attempt.number != self.status.attempt.number:
             self.announced.clear()
+            self.sights.clear()
         self.status, self.version = status, version + 1
 
     def _check(self, old: JobStatus, new: JobStatus) -> None:

@@ -58,7 +58,7 @@ class Prepare:
         if answer.outcome not in KEPT and self._works.get(key) is work:
             del self._works[key]
         if is_kept and answer.outcome == "ready":  # those who are expected may see more by now
-            return dataclasses.replace(answer, sights=await self._ask_sights(request))
+            return dataclasses.replace(answer, sights=await self._ask_sights(request, answer.raised_by))
         return answer
 
     def _begin(self, request: PrepareRequest) -> Work:
@@ -78,18 +78,18 @@ class Prepare:
         except OSError as error:
             message = f"{self._pod.settings.place} cannot write to its own disk ({error}): free some room on that node"
             return dataclasses.replace(_blank(request), outcome="wait", reason="ScratchError", message=message)
-        fenced = asyncio.Event()
+        fenced: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         sights = self._agent.spawn(self._gather(request, fenced))
         try:
             answer = await self._look(request, steps, fenced)
-            seen = await sights if fenced.is_set() else ()
+            seen = await sights if fenced.done() else ()
         finally:
             sights.cancel()
         self._agent.heard(answer.highest)
         _log.info("prepared attempt %d: %s (%s) %s", request.attempt, answer.outcome, answer.reason, answer.message)
         return dataclasses.replace(answer, sights=seen)
 
-    async def _look(self, request: PrepareRequest, steps: Steps, fenced: asyncio.Event) -> PrepareAnswer:
+    async def _look(self, request: PrepareRequest, steps: Steps, fenced: asyncio.Future[str]) -> PrepareAnswer:
         settings, loop = self._pod.settings, asyncio.get_running_loop()
         return await self._pod.calls.call(
             preparation.prepare,
@@ -97,17 +97,16 @@ class Prepare:
             owner=settings.owner,
             pod_uid=settings.pod_uid,
             mount=settings.storage,
-            on_fenced=lambda: loop.call_soon_threadsafe(fenced.set),
+            on_fenced=lambda raised_by: loop.call_soon_threadsafe(_settle, fenced, raised_by),
             steps=steps,
         )
 
-    async def _gather(self, request: PrepareRequest, fenced: asyncio.Event) -> tuple[Sight, ...]:
+    async def _gather(self, request: PrepareRequest, fenced: asyncio.Future[str]) -> tuple[Sight, ...]:
         """While it lists: nobody can see a fence that does not stand yet."""
-        await fenced.wait()
-        return await self._ask_sights(request)
+        return await self._ask_sights(request, await fenced)
 
-    async def _ask_sights(self, request: PrepareRequest) -> tuple[Sight, ...]:
-        return await ask_all(self._pod.client, self._agent.sights, self._pod.uid, request)
+    async def _ask_sights(self, request: PrepareRequest, raised_by: str) -> tuple[Sight, ...]:
+        return await ask_all(self._pod.client, self._agent.sights, self._pod.uid, request, raised_by)
 
     async def _announce(self, peer: Peer, attempt: int) -> None:
         """R4: peers stop older trainers now; who does not hear it is told by its plan, or by the next ping (R23)."""
@@ -122,6 +121,12 @@ class Prepare:
             else:
                 return
         _log.info("pod %s at %s did not hear that attempt %d exists", peer.uid, peer.ip, attempt)
+
+
+def _settle(fenced: asyncio.Future[str], raised_by: str) -> None:
+    """Once: nobody waits for it any more where the task was ended meanwhile."""
+    if not fenced.done():
+        fenced.set_result(raised_by)
 
 
 def _question(request: PrepareRequest) -> PrepareRequest:

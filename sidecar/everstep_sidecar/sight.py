@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 
@@ -32,14 +33,17 @@ class Sights:
 
     async def handle(self, sender: str, request: SightRequest) -> Sight:
         """R11: the answer to whoever plans with this pod."""
-        trouble = await self.look(request.attempt, request.intent_id)
+        trouble = await self._look(request)
         return Sight(self._pod.uid, trouble, self._pod.link.connected, self._pod.highest)
 
-    async def look(self, attempt: int, intent_id: str = "") -> Trouble | None:
+    async def look(self, attempt: int) -> Trouble | None:
         """What keeps this pod from seeing the storage of that attempt, None: nothing. Looks again for a while before it says so."""
+        return await self._look(SightRequest(attempt, ""))
+
+    async def _look(self, request: SightRequest) -> Trouble | None:
         until = time.monotonic() + ANSWER_SECONDS
         backoff = Backoff()
-        while (found := await self._look_once(attempt, intent_id, until)) is not None:
+        while (found := await self._look_once(request, until)) is not None:
             self._lasting.note(*found)
             pause = backoff.take()
             if time.monotonic() + pause >= until:
@@ -48,18 +52,18 @@ class Sights:
         self._lasting.clear()
         return None
 
-    async def _look_once(self, attempt: int, intent_id: str, until: float) -> tuple[str, str] | None:
+    async def _look_once(self, request: SightRequest, until: float) -> tuple[str, str] | None:
         while self._at_work is not None and not self._at_work.done():
             if not await _done_by(self._at_work, until):
                 return self._hangs()
-        work = self._at_work = self._tasks.spawn(self._judge(attempt, intent_id))
+        work = self._at_work = self._tasks.spawn(self._judge(request))
         return work.result() if await _done_by(work, until) else self._hangs()
 
-    async def _judge(self, attempt: int, intent_id: str) -> tuple[str, str] | None:
+    async def _judge(self, request: SightRequest) -> tuple[str, str] | None:
         """Reason and message of what is wrong."""
         settings = self._pod.settings
         try:
-            found = await self._pod.storage(unseen, settings.owner, attempt=attempt, intent_id=intent_id)
+            found = await self._pod.storage(unseen, settings.owner, **dataclasses.asdict(request))
         except OSError as error:
             return "StorageError", f"{settings.place}: {failures.explain(error, settings.job_storage)}"
         return None if found is None else ("StorageNotShared", not_shared(settings.place, found))
@@ -100,9 +104,11 @@ def not_shared(place: str, what: str) -> str:
     )
 
 
-async def ask_all(client: Client, own: Sights, own_uid: str, request: PrepareRequest) -> tuple[Sight, ...]:
-    """R11: what those expected say within two seconds; who does not answer is not in it."""
-    question = SightRequest(request.attempt, request.intent_id)
+async def ask_all(
+    client: Client, own: Sights, own_uid: str, request: PrepareRequest, raised_by: str
+) -> tuple[Sight, ...]:
+    """R11: what those expected say within two seconds of the fence that this pod raised for it; who does not answer is not in it."""
+    question = SightRequest(request.attempt, request.intent_id, raised_by)
     addresses = {peer.uid: peer for peer in request.peers}
 
     async def ask(uid: str) -> Sight | None:

@@ -20,7 +20,7 @@ def summarize(
     since_start = max(0.0, (now_ns - started_at_ns) * _NANO)
     if not pages:
         idle = since_start if idle_seconds is None else min(idle_seconds, since_start)
-        return Training(False, -1, idle, 0.0, "starting")
+        return Training(False, -1, idle, 0.0, "starting", watched=idle_seconds is not None)
     newest = max(pages, key=lambda page: (page.step, page.step_at_ns))
     age = max(0.0, (now_ns - newest.step_at_ns) * _NANO) if newest.step >= 0 else since_start
     usual = max(page.usual_ns for page in pages) * _NANO

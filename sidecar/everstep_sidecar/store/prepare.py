@@ -23,13 +23,13 @@ def prepare(
     owner: Owner,
     pod_uid: str,
     mount: Path | None = None,
-    on_fenced: Callable[[], None] = lambda: None,
+    on_fenced: Callable[[str], None] = lambda raised_by: None,
     files: Files = FILES,
 ) -> PrepareAnswer:
     """R4: claim the path, fence everything older, list, judge, choose. Never raises OSError: unknown is `wait`, never "empty" (R12).
 
     Safe to repeat: the same number and intent give the same answer, or a newer look. `owner` is this job's, without `adopted`;
-    `mount` is where the volume is mounted. `on_fenced`: the fence stands, the look begins.
+    `mount` is where the volume is mounted. `on_fenced`: the fence of this pod (UID) stands, the look begins.
     """
     try:
         return _prepare(root, request, owner, pod_uid, mount, on_fenced, files)
@@ -44,7 +44,7 @@ def _prepare(
     owner: Owner,
     pod_uid: str,
     mount: Path | None,
-    on_fenced: Callable[[], None],
+    on_fenced: Callable[[str], None],
     files: Files,
 ) -> PrepareAnswer:
     claimed = claim(root, owner, known=request.storage_known, mount=mount, files=files)
@@ -56,11 +56,18 @@ def _prepare(
         return dataclasses.replace(
             _blank(request), outcome="fenced", reason="HigherFence", message=message, highest=raised.highest
         )
-    on_fenced()
+    raised_by = _raised_by(root, request, files)
+    on_fenced(raised_by)
     retention.restore_misplaced(root, files)
     verdicts = listing.list_checkpoints(root, job_uids(claimed.owner), files)
     choice = resume.choose(_question(root, request, claimed.owner, files), verdicts)
-    return _answer(root, request, choice, verdicts)
+    return dataclasses.replace(_answer(root, request, choice, verdicts), raised_by=raised_by)
+
+
+def _raised_by(root: Path, request: PrepareRequest, files: Files) -> str:
+    """UID of the pod that raised this fence first, empty where it cannot be read any more."""
+    there = fence.read_fence(root, request.attempt, files)
+    return there.by if there is not None else ""
 
 
 def _not_ours(request: PrepareRequest, claimed: Claim, root: Path) -> PrepareAnswer:

@@ -64,6 +64,20 @@ def test_st1_a_member_that_does_not_see_the_storage_says_so_and_condemns_nothing
     assert world.pods[0].status().members[1].trouble is None
 
 
+def test_st1_mounts_that_are_all_apart_stay_apart_whoever_is_asked(make_world: Any, tmp_path: Path) -> None:
+    """Each pod in turn fences its own folder for the same number and intent: none may take its own fence for another's."""
+    world = make_world(3)
+    for pod in world.pods[1:]:
+        folder = tmp_path / f"apart-{pod.index}"
+        folder.mkdir()
+        _remount(pod, folder)
+    for pod in (*world.pods, world.pods[0]):
+        answer = world.prepare(pod, 1, expected=world.pods)
+        assert (answer.outcome, answer.raised_by) == ("ready", pod.uid)
+        blind = {sight.uid for sight in answer.sights if sight.storage is not None}
+        assert blind == {other.uid for other in world.pods} - {pod.uid}
+
+
 def test_st1_a_file_of_the_checkpoint_that_is_not_seen_is_a_trouble_and_no_verdict(make_world: Any) -> None:
     world = make_world(2)
     trainers = [

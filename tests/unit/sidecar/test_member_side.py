@@ -188,7 +188,7 @@ def test_st18_bytes_are_as_old_as_the_newest_of_any_member() -> None:
 def test_st10_without_the_library_the_last_sign_of_life_counts(idle: float | None, age: float) -> None:
     second = 1_000_000_000
     seen = training.summarize((), started_at_ns=4 * second, now_ns=10 * second, idle_seconds=idle)
-    assert seen == Training(False, -1, age, 0.0, "starting")
+    assert seen == Training(False, -1, age, 0.0, "starting", watched=idle is not None)
 
 
 def test_st10_with_the_library_its_steps_count() -> None:

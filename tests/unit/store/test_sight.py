@@ -100,6 +100,14 @@ def test_r11_another_storage_is_not_taken_for_the_jobs_and_not_touched(
     assert sorted(root.rglob("*")) == before
 
 
+def test_r11_a_fence_of_the_same_intent_that_another_pod_raised_is_on_another_mount(root: Path) -> None:
+    by = world.make_fence(3).by
+    assert unseen(root, world.OWNER, attempt=3, intent_id="intent-3", raised_by=by) is None
+    found = unseen(root, world.OWNER, attempt=3, intent_id="intent-3", raised_by="another-pod")
+    assert found is not None
+    assert str(root / "attempts/0003/fence.json") in found
+
+
 def test_r11_a_storage_that_does_not_answer_is_an_error(root: Path) -> None:
     def before(verb: str, path: Path) -> None:
         raise OSError(errno.EIO, "Input/output error", str(path))

@@ -185,7 +185,7 @@ def test_r14_a_save_is_committed_once_when_all_are_durable():
     assert effect == "commit"
     book = saves.committing(book, 10)
     assert saves.hear(book, "b", _notice("durable")) == (book, "none")
-    book = saves.settled(book, 10, committed=True)
+    book = saves.committed(book, 10)
     assert saves.answer(book, "a", 10) == "committed"
     assert saves.hear(book, "a", _notice("ready")) == (book, "none")
 
@@ -216,7 +216,7 @@ def test_r16_after_a_failure_every_part_is_written_again():
 def test_a_save_that_is_given_up_is_dropped_by_all_and_old_entries_are_forgotten():
     book = saves.Book(TWO)
     for step in range(100):
-        book = saves.settled(book, step, committed=step != 99)
+        book = saves.committed(book, step) if step != 99 else saves.dropped(book, step, "lost")
     assert saves.answer(book, "a", 99) == "drop"
     assert len(book.saves) == saves.KEPT
 

@@ -17,6 +17,7 @@ from everstep_operator.cluster.sockets import keepalive_factory
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 1.0
+_MEMORY_SECONDS = 30.0  # longer than anybody asks `heard_within` about
 _ALIVE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -45,6 +46,7 @@ class SidecarClient:
         self._port = port
         self._session: aiohttp.ClientSession | None = None
         self._heard: dict[str, float] = {}  # node -> when a sidecar there last answered
+        self._swept_at = time.monotonic()
 
     async def open(self) -> None:
         """Make the session."""
@@ -63,7 +65,11 @@ class SidecarClient:
 
     def heard(self, node: str) -> None:
         """A sidecar on this node answered just now."""
-        self._heard[node] = time.monotonic()
+        now = time.monotonic()
+        self._heard[node] = now
+        if now - self._swept_at > _MEMORY_SECONDS:  # nodes come and go
+            self._heard = {name: at for name, at in self._heard.items() if now - at <= _MEMORY_SECONDS}
+            self._swept_at = now
 
     def heard_within(self, seconds: float, *, other_than: set[str]) -> bool:
         """R26: whether any sidecar on another node answered lately."""

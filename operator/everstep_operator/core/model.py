@@ -261,6 +261,9 @@ class Network:
     asked: int  # other members that were asked
     failed_probes: int  # our own probes in a row that timed out (a refused connection is no silence: 0)
     ip_taken: bool  # another pod UID answers at its IP: conclusive
+    silent_seconds: float = (
+        math.inf
+    )  # since the first of those failed probes: R24 asks what happened after it; inf: not known
 
 
 @dataclass(frozen=True)
@@ -326,6 +329,7 @@ class Observed:
     pods_refused: dict[int, str] = field(
         default_factory=dict
     )  # worker ids whose pod the API server does not admit, and why
+    prepare_by: str = ""  # UID of the pod that gave `prepare`; empty: not known
     version: str = (
         ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
     )

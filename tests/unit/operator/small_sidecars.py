@@ -46,6 +46,7 @@ class Pod:
     paths: tuple[str, ...] = ("poll", "announce", "leave", "prepare", "sight")
     asked: list[Any] = field(default_factory=list)
     answer: Callable[[Any], Any] = lambda request: messages.Ack(1)
+    background: asyncio.Task[None] | None = None
     _runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -64,8 +65,10 @@ class Pod:
         await web.TCPSite(self._runner, self.ip, self.port).start()
 
     async def stop(self) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        if self.background is not None:
+            self.background.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
 
     async def _handle(self, sender: str, request: Any) -> Any:
         assert sender == auth.OPERATOR

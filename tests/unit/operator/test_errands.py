@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -315,7 +316,7 @@ def test_st3_each_errand_that_fails_is_tried_ever_more_slowly_and_slows_no_other
                 await asyncio.sleep(0.005)
         for path in ("prepare", "leave", "announce", "sight"):
             times = [at for where, at in tried if where == f"/v1/{path}"]
-            gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
             assert 3 <= len(times) <= 5, f"{path}: at 0, 1, 3, 7 and 15 s"
             assert all(gap >= 2.0**number for number, gap in enumerate(gaps)), (path, gaps)
         if way != "refused":

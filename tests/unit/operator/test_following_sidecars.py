@@ -100,8 +100,7 @@ def test_the_coordinator_alone_is_asked_and_condemned_ids_go_with_the_poll() -> 
             await pod.start()
         woken = asyncio.Event()
         async with client(port) as asker:
-            made = follower_of(asker, woken.set)
-            follower, prober = made.follower, made.prober
+            follower = follower_of(asker, woken.set).follower
             follower.follow(Target(JOB, plan_of(*pods), ("old",)))
             await until(lambda: follower.seen is not None)
             assert follower.seen is not None
@@ -125,7 +124,7 @@ def test_r25_a_silent_coordinator_is_probed_and_the_others_are_asked() -> None:
         for pod in pods:
             await pod.start()
         async with client(port) as asker:
-            made = follower_of(asker, lambda: None)
+            made = follower_of(asker)
             follower, prober = made.follower, made.prober
             with silent_host("127.0.0.1", port):
                 follower.follow(Target(JOB, plan_of(dead, *pods), ()))
@@ -149,7 +148,7 @@ def test_r25_a_member_that_peers_lost_is_probed_until_it_answers() -> None:
         member = Pod("127.0.0.2", port, "pod-1", status("pod-1"))
         await coordinator.start()
         async with client(port) as asker:
-            made = follower_of(asker, lambda: None)
+            made = follower_of(asker)
             follower, prober = made.follower, made.prober
             with silent_host(member.ip, port):
                 follower.follow(Target(JOB, plan_of(coordinator, member), ()))
@@ -168,8 +167,7 @@ def test_a_new_plan_begins_without_memory_of_the_old() -> None:
         pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
         await pod.start()
         async with client(port) as asker:
-            made = follower_of(asker, lambda: None)
-            follower, prober = made.follower, made.prober
+            follower = follower_of(asker).follower
             plan = plan_of(pod)
             follower.follow(Target(JOB, plan, ()))
             await until(lambda: follower.seen is not None)

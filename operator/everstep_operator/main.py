@@ -16,6 +16,7 @@ import kopf
 from everstep_protocol import names
 
 from everstep_operator.cluster import tasks
+from everstep_operator.cluster.backoff import Backoff
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
 from everstep_operator.cluster.client import ApiError, Client, Unavailable
 from everstep_operator.cluster.connection import NoCluster, find_credentials
@@ -37,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _LEAST_KEY_BYTES = 16
 _SILENT_SECONDS = 300.0
-_UID_RETRY_SECONDS = 1.0
+_UID_RETRY_SECONDS = (1.0, 10.0)
 _STOP_SECONDS = 5.0
 
 
@@ -124,13 +125,14 @@ class Operator:
         _log.info("all caches are filled")
 
     async def _read_cluster_uid(self) -> str:
+        backoff = Backoff(self._cluster.clock, first=_UID_RETRY_SECONDS[0], most=_UID_RETRY_SECONDS[1])
         while True:
             try:
                 namespace = await self._client.request("GET", "/api/v1/namespaces/kube-system")
                 return str(namespace["metadata"]["uid"])
             except (ApiError, Unavailable) as error:
                 _log.warning("the cluster's UID is not read: %s", error)
-                await asyncio.sleep(_UID_RETRY_SECONDS)
+                await self._cluster.clock.sleep(backoff.fail())
 
     def _build_reflectors(self) -> list[Reflector[PodRecord] | Reflector[NodeRecord]]:
         nodes = Reflector(self._client, "/api/v1/nodes", trim_node, self._nodes.take)

@@ -6,7 +6,6 @@ All times come from a `Clock`, so that a test can let minutes pass in a second.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -28,8 +27,13 @@ class Clock:
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
         """Until the event is set, at most so long."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+        waiting = asyncio.ensure_future(event.wait())
+        try:
+            await asyncio.wait(
+                {waiting}, timeout=seconds
+            )  # `wait_for` may swallow that this task is cancelled meanwhile
+        finally:
+            waiting.cancel()
 
 
 class Backoff:

@@ -14,6 +14,7 @@ from everstep_operator.api import status as status_json
 from everstep_operator.api.status import MESSAGE_LIMIT, cut
 from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Leaving, Unavailable
 from everstep_operator.cluster.room import Cluster, JobRoom
+from everstep_operator.cluster.tasks import within
 from everstep_operator.core.model import Condition, Decision, JobStatus, Notice, Observed
 
 Raw = dict[str, Any]
@@ -165,7 +166,7 @@ async def post_event(client: Client, room: JobRoom, notice: Notice) -> None:
     )
     path = f"/api/v1/namespaces/{room.namespace}/events"
     try:
-        await asyncio.wait_for(client.request("POST", path, body=_event(room, notice)), _EVENT_SECONDS)
+        await within(_EVENT_SECONDS, client.request("POST", path, body=_event(room, notice)))
     except Leaving as error:
         _log.debug("event %s was not posted: %s", notice.reason, error)
     except (ApiError, Unavailable, asyncio.TimeoutError) as error:

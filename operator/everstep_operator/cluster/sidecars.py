@@ -13,6 +13,7 @@ from everstep_protocol import auth, codec
 from everstep_protocol.messages import Peer, Problem
 
 from everstep_operator.cluster.sockets import keepalive_factory
+from everstep_operator.cluster.tasks import within
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class SidecarClient:
     async def probe(self, ip: str) -> bool:
         """Whether the host answers a TCP connect, be it by a refusal, within 1 s."""
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(ip, self._port), _CONNECT_SECONDS)
+            _, writer = await within(_CONNECT_SECONDS, asyncio.open_connection(ip, self._port))
         except (asyncio.TimeoutError, OSError) as error:
             return isinstance(error, OSError) and error.errno in _ALIVE
         writer.close()

@@ -7,11 +7,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep_operator.cluster.backoff import Backoff, Clock
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LOOK_SECONDS = 0.25
 _MEMORY_SECONDS = 10.0
@@ -27,6 +29,21 @@ def start(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_tell)
     return task
+
+
+async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives. Raises asyncio.TimeoutError when it takes longer.
+
+    Unlike `asyncio.wait_for` of Python before 3.12 it never swallows that the caller is cancelled while the work ends.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def keep_running(work: Callable[[], Coroutine[Any, Any, None]], name: str, clock: Clock) -> asyncio.Task[None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -25,15 +25,22 @@ class Clock:
         """Let it pass."""
         await asyncio.sleep(seconds)
 
+    async def wait_for_tasks(self, tasks: Collection[asyncio.Task[None]], seconds: float) -> None:
+        """Until all of them have ended, at most so long."""
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Until the event is set, at most so long."""
-        waiting = asyncio.ensure_future(event.wait())
+        """Until the event is set, at most so long. Unlike `asyncio.wait_for` it never swallows that the caller is cancelled."""
+        waiting = asyncio.create_task(_until_set(event))
         try:
-            await asyncio.wait(
-                {waiting}, timeout=seconds
-            )  # `wait_for` may swallow that this task is cancelled meanwhile
+            await self.wait_for_tasks([waiting], seconds)
         finally:
             waiting.cancel()
+
+
+async def _until_set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 class Backoff:

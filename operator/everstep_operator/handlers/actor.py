@@ -117,8 +117,7 @@ class Actor:
         """All of them, side by side: one that is refused, or not answered, must not keep the others back."""
         _log.debug("%s", decision.actions)
         begun = begin(self._cluster, self.room, decision.actions)
-        if begun:
-            await asyncio.wait(begun, timeout=_EFFECTS_SECONDS)
+        await self._cluster.clock.wait_for_tasks(begun, _EFFECTS_SECONDS)
 
     async def _guarded_pass(self) -> float:
         """A pass, whatever happens in it; seconds until the next one."""

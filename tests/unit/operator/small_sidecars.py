@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -134,8 +134,8 @@ class FastClock(Clock):
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.SPEED)
 
-    async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        await super().wait(event, seconds / self.SPEED)
+    async def wait_for_tasks(self, tasks: Collection[asyncio.Task[None]], seconds: float) -> None:
+        await super().wait_for_tasks(tasks, seconds / self.SPEED)
 
 
 @dataclass

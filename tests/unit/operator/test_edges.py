@@ -52,7 +52,7 @@ class Api:
         self.asked: list[tuple[str, str]] = []
         self.gone: tuple[str, ...] = ()
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.method, request.path))
         if any(request.path.endswith(name) for name in self.gone):
             return refusal(404, "NotFound", "not found")
@@ -85,7 +85,7 @@ def test_r1_the_version_that_is_compared_is_the_one_of_the_status_that_was_decid
     api = Api(with_status(status_of()))
 
     async def test() -> None:
-        async with talking_to(api) as client:
+        async with talking_to(api.answer) as client:
             cluster = cluster_of(client)
             actor: Actor
 
@@ -108,7 +108,7 @@ def test_r1_after_a_409_the_object_is_read_again_whatever_its_number() -> None:
     api = Api(with_status(status_of(), version=100))
 
     async def test() -> None:
-        async with talking_to(api) as client:
+        async with talking_to(api.answer) as client:
             actor = Actor(cluster_of(client), api.body, wants(9))
             api.write({"nextWorkerID": 7}, version=50)
             assert await actor.look() > 0
@@ -123,7 +123,7 @@ def test_r1_after_a_409_the_object_is_read_again_whatever_its_number() -> None:
 
 def test_r1_an_older_object_of_a_slow_watch_is_ignored() -> None:
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             room = JobRoom(cluster_of(client), with_status(status_of(number=2), version=9), lambda: None)
             assert not room.take(with_status(status_of(number=1), version=8))
             assert room.resource_version == "9"
@@ -150,7 +150,7 @@ async def observed(
 
 def test_r28_the_age_of_an_attempt_begins_anew_in_each_state() -> None:
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             room = JobRoom(cluster_of(client), job(), lambda: None)
             room.attempt_age_seconds(status_of("Preparing").attempt)
             await asyncio.sleep(0.05)
@@ -165,7 +165,7 @@ def test_r25_an_old_answer_is_no_silence_of_the_training() -> None:
         room.follower.seen = Seen(sidecar(training=training(age_seconds=0.5)), time.monotonic() - 60.0)
 
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             seen = await observed(client, status_of(), prepare)
             assert seen.training_age_seconds == 0.5
             assert seen.sidecar_age_seconds >= 60.0
@@ -179,7 +179,7 @@ def test_r26_an_api_server_that_is_silent_is_doubted(age: float) -> None:
         cluster.client._answered_at = time.monotonic() - age
 
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             assert (await observed(client, status_of(), prepare)).doubt.saw_api is (age < 5.0)
 
     run(test)
@@ -192,7 +192,7 @@ def test_r26_a_node_that_is_suspected_is_no_other_node(suspect: str) -> None:
         room.prober.note(suspect, alive=False)
 
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             assert (await observed(client, status_of(), prepare)).doubt.saw_other_node is (suspect == "u1")
 
     run(test)
@@ -209,7 +209,7 @@ def test_r25_only_a_get_says_that_a_node_or_a_pod_is_gone() -> None:
             return refusal(500, "InternalError", "etcd is slow")
         if request.path.endswith("/pods/gpt-w0"):
             return web.json_response({"metadata": {"uid": "another"}})
-        return await api(request)
+        return await api.answer(request)
 
     async def test() -> None:
         async with talking_to(answer) as client:
@@ -233,7 +233,7 @@ def test_r25_only_a_get_says_that_a_node_or_a_pod_is_gone() -> None:
 
 def test_r25_pods_outside_of_a_plan_have_a_network_while_they_are_probed() -> None:
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             cluster = cluster_of(client)
             body = with_status(status_of("Preparing"))
             room = JobRoom(cluster, body, lambda: None)

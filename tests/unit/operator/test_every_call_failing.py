@@ -35,6 +35,7 @@ from everstep_protocol.plan import Resume
 from unit.core.jobs import plan
 from unit.operator.small_api import refusal, talking_to
 from unit.operator.small_sidecars import FastClock, status
+from unit.operator.test_actor_passes import job
 
 Kind = tuple[str, str]  # verb, path without names
 
@@ -187,23 +188,10 @@ class Sidecars(SidecarClient):
         return not self.world.fails(("sidecar", "probe"))
 
 
-def job(uid: str, **spec: Any) -> dict[str, Any]:
-    container = {"name": "trainer", "image": "i:1", "command": ["python3", "t.py"]}
-    return {
-        "metadata": {"name": "gpt", "namespace": "team", "uid": uid, "generation": 1, "resourceVersion": "5"},
-        "spec": {
-            "workers": {"max": 2},
-            "template": {"spec": {"containers": [container]}},
-            "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "c"}}},
-            **spec,
-        },
-    }
-
-
 async def live(world: World, *, new: bool) -> list[model.Observed]:
     """A job that runs, or a new one; what its core saw."""
     seen_by_core: list[model.Observed] = []
-    world.job = job("job")
+    world.job = job(suspend=False, workers={"max": 2})
     if not new:
         world.job["status"] = status_json.to_patch(RUNNING)
 

@@ -57,7 +57,7 @@ def test_st14_a_part_of_the_process_that_fails_ends_the_process(part: str, monke
 
 def test_st14_an_actor_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             cluster, looks, failures = cluster_of(client), [], []
             cluster.clock = FastClock()
             rest = Actor._rest
@@ -83,7 +83,7 @@ def test_st15_nothing_grows_with_attempts_pods_nodes_and_texts() -> None:
     clock.SPEED = 20_000.0
 
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             cluster = cluster_of(client)
             cluster.clock = clock
             room = JobRoom(cluster, with_status(status_of()), lambda: None)
@@ -130,7 +130,7 @@ def test_st15_nothing_grows_with_attempts_pods_nodes_and_texts() -> None:
 
 def test_st15_jobs_that_came_and_went_before_the_caches_were_filled_leave_nothing() -> None:
     async def test() -> None:
-        async with talking_to(Api(job())) as client:
+        async with talking_to(Api(job()).answer) as client:
             actors = Actors(cluster_of(client), wants(1), lambda: False)
             for number in range(1000):
                 body = {**job(), "metadata": {**job()["metadata"], "uid": str(number)}}

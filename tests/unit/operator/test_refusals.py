@@ -11,7 +11,7 @@ from everstep_operator.handlers.actor import Actor
 from unit.operator.small_api import refusal, run, talking_to
 from unit.operator.small_sidecars import FastClock, until
 from unit.operator.test_actor_passes import cluster_of
-from unit.operator.test_edges import status_of, wants, with_status
+from unit.operator.test_edges import Api, status_of, wants, with_status
 
 
 def test_st3_a_refused_action_is_told_from_the_third_time_on_in_words_that_stay() -> None:
@@ -43,6 +43,41 @@ def test_st3_a_refused_action_is_told_from_the_third_time_on_in_words_that_stay(
     assert {action.why for action in told} == {f"the quota is full: {quota.format(0)}"}
     assert min(action.count for action in told) == 3
     assert min(action.age_seconds for action in told) >= 3.0
+
+
+def test_st17_a_refusal_whose_numbers_change_is_one_event_and_one_write() -> None:
+    api, events, writes, count = Api(with_status(status_of())), [], [], iter(range(1000))
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.method == "DELETE":
+            return refusal(403, "Forbidden", f"exceeded quota: team, used: pods={next(count)}, limited: pods=9")
+        if request.path.endswith("/events"):
+            events.append((await request.json())["message"])
+        elif request.method == "PATCH":
+            writes.append((await request.json())["status"])
+        return await api.answer(request)
+
+    told: set[int] = set()
+
+    def decide(seen: model.Observed, settings: model.Settings) -> model.Decision:
+        told.update(action.count for action in seen.refused_actions)
+        why = "; ".join(f"{action.what}: {action.why}" for action in seen.refused_actions)
+        conditions = (model.Condition("CheckpointHealthy", "False" if why else "True", "ApiRefuses", why),)
+        delete = model.DeletePod("gpt-w4", "u4", "1")
+        return model.Decision("Running", "Training", "t", (delete,), conditions)
+
+    async def test() -> None:
+        async with talking_to(answer) as client:
+            cluster = cluster_of(client)
+            cluster.clock = FastClock()
+            actor = Actor(cluster, api.body, decide)
+            task = tasks.start(actor.run(), "actor")
+            await until(lambda: len(told) >= 2)
+            await tasks.end(task)
+
+    run(test)
+    assert len(events) == 1
+    assert len(writes) == 2, "what is at the start, and the refusal"
 
 
 def test_st3_a_status_that_is_never_written_is_told_once() -> None:

@@ -143,8 +143,11 @@ async def _refused(cluster: Cluster, room: JobRoom, action: ApiAction, error: Ap
     what = "the quota is full" if is_quota(error) else "the API server refuses it"
     why = room.refused.note(_key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}")
     if isinstance(action, CreatePod):
-        text = f"pod {pod_name(room.name, action.worker_id)} is not made, {why}"
-        await say_once(cluster, room, Notice("Warning", "PodNotCreated", text))
+        name = pod_name(room.name, action.worker_id)
+        notice = Notice("Warning", "PodNotCreated", f"pod {name} is not made, {why}")
+        await say_once(
+            cluster, room, notice, about=why.replace(name, "its pod")
+        )  # a full quota is one Event, not one a pod
     elif room.is_first_warning(text := f"{_name(room, action)}: {why}"):
         _log.warning("%s", text)
 

@@ -84,9 +84,9 @@ async def _patch_status(cluster: Cluster, room: JobRoom, version: str, patch: Ra
     return answer
 
 
-async def say_once(cluster: Cluster, room: JobRoom, notice: Notice) -> None:
-    """One Event, unless this was said already, be it with other numbers."""
-    if room.is_first_warning(notice.message):
+async def say_once(cluster: Cluster, room: JobRoom, notice: Notice, *, about: str = "") -> None:
+    """One Event, unless this was said already, be it with other numbers. `about`: what it says whoever it is said of."""
+    if room.is_first_warning(about or notice.message):
         await post_event(cluster.client, room, notice)
 
 

@@ -75,6 +75,8 @@ NEVER_DONE: dict[type, Any] = {
     model.AskLeave: model.AskLeave("u0", "10.0.0.0", 1, 5.0, "change"),
 }
 
+OTHER_PODS = tuple(model.CreatePod(number) for number in range(10, 20))  # all of them need the one Secret
+
 
 def test_the_normal_life_has_every_action_of_the_core() -> None:
     assert {*NEVER_DONE, model.WriteStatus} == set(get_args(model.Action))
@@ -201,7 +203,7 @@ async def live(world: World, *, new: bool) -> list[model.Observed]:
         refused = "; ".join(f"{action.what}: {action.why}" for action in seen.refused_actions)
         conditions = (model.Condition("Degraded", "True" if refused else "False", "ApiRefuses", refused),)
         notices = (model.Notice("Normal", "Training", "2 workers train"),)
-        return model.Decision("Running", "Training", "t", tuple(NEVER_DONE.values()), conditions, notices)
+        return model.Decision("Running", "Training", "t", (*NEVER_DONE.values(), *OTHER_PODS), conditions, notices)
 
     async with talking_to(world.answer, Counted) as client, contextlib.AsyncExitStack() as stack:
         assert isinstance(client, Counted)

@@ -12,11 +12,13 @@ from everstep_protocol import auth, codec
 from everstep_protocol.messages import Peer, Problem
 
 from everstep_operator.cluster.sockets import keepalive_factory
+from everstep_operator.cluster.tasks import within
 
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 1.0
 _LEAST_SECONDS = 0.05  # of a time-out: none at all would mean for ever
+_MEMORY_SECONDS = 30.0  # longer than anybody asks `heard_within` about
 _ALIVE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -46,6 +48,7 @@ class SidecarClient:
         self._session: aiohttp.ClientSession | None = None
         self._boots = auth.Boots()
         self._heard: dict[str, float] = {}  # node -> when a sidecar there last answered
+        self._swept_at = time.monotonic()
 
     async def open(self) -> None:
         """Make the session."""
@@ -64,7 +67,11 @@ class SidecarClient:
 
     def heard(self, node: str) -> None:
         """A sidecar on this node answered just now."""
-        self._heard[node] = time.monotonic()
+        now = time.monotonic()
+        self._heard[node] = now
+        if now - self._swept_at > _MEMORY_SECONDS:  # nodes come and go
+            self._heard = {name: at for name, at in self._heard.items() if now - at <= _MEMORY_SECONDS}
+            self._swept_at = now
 
     def heard_within(self, seconds: float, *, other_than: set[str]) -> bool:
         """R26: whether any sidecar on another node answered lately."""
@@ -105,7 +112,7 @@ class SidecarClient:
     async def probe(self, ip: str) -> bool:
         """Whether the host answers a TCP connect, be it by a refusal, within 1 s."""
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(ip, self._port), _CONNECT_SECONDS)
+            _, writer = await within(_CONNECT_SECONDS, asyncio.open_connection(ip, self._port))
         except (asyncio.TimeoutError, OSError) as error:
             return isinstance(error, OSError) and error.errno in _ALIVE
         writer.close()

@@ -330,6 +330,7 @@ class Observed:
     pods_refused: dict[int, str] = field(
         default_factory=dict
     )  # worker ids whose pod the API server does not admit, and why
+    prepare_by: str = ""  # UID of the pod that gave `prepare`; empty: not known
     version: str = (
         ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
     )

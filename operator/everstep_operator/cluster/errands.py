@@ -82,7 +82,7 @@ class Errands:
         intent = (action.attempt, action.intent_id)
 
         async def run() -> None:
-            request = SightRequest(*intent)
+            request = SightRequest(*intent, action.raised_by)
             try:
                 sight = await self._call(action, "/v1/sight", request, Sight, _SHORT_SECONDS)
             except Failed as error:

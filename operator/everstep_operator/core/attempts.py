@@ -183,7 +183,7 @@ def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
     committed = any(info.attempt == status.last_attempt for info in answer.checkpoints) and status.last_attempt > 0
     status = replace(
         status,
-        attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan),
+        attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan, fenced_by=answer.raised_by),
         workers=tuple(_placed(row, joined) for row in status.workers),
         lineage=plan.lineage,
         last_attempt=plan.attempt,

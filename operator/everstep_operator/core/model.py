@@ -102,6 +102,7 @@ class AttemptStatus:
     ended: str = ""  # why, when state is Ended: suspended, finished, failed
     failure_at: str = ""  # RFC 3339, for people: when what caused this attempt happened
     message: str = ""  # what happened, for people
+    fenced_by: str = ""  # UID of the pod that raised its fence, from `Planned` on: who sees another's fence sees another storage (R11)
     ask_last: str = ""  # UID of the pod whose storage failed the attempt before: another one prepares and coordinates, if there is one
 
 
@@ -335,7 +336,6 @@ class Observed:
         ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
     )
     leave_accepted: bool = True  # the coordinator acknowledged that
-    prepare_by: str = ""  # UID of the pod that gave `prepare`; empty: not known
     gone_nodes: frozenset[str] = frozenset()  # nodes that a GET did not find: only they are gone (R25, C)
     gone_pods: frozenset[str] = frozenset()  # UIDs of pods of whom a GET says the same
     coordinator_age_seconds: float = (
@@ -418,6 +418,7 @@ class AskSight:
     ip: str
     attempt: int
     intent_id: str
+    raised_by: str = ""  # UID of the pod whose fence it must see; empty: not known
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,11 @@ def do_most_others_miss(seen: Observed, answer: PrepareAnswer) -> bool:
 def questions(seen: Observed, settings: Settings, those: Iterable[PodView]) -> tuple[AskSight, ...]:
     """Whom to ask: who has not spoken yet, and who did not see the storage or had no launcher, after a while."""
     attempt = pods.current_attempt(seen)
+    raised_by = attempt.fenced_by or (seen.prepare.raised_by if seen.prepare else "")
     return tuple(
-        AskSight(pod.uid, pod.ip, attempt.number, attempt.intent_id) for pod in those if _is_due(seen, settings, pod)
+        AskSight(pod.uid, pod.ip, attempt.number, attempt.intent_id, raised_by)
+        for pod in those
+        if _is_due(seen, settings, pod)
     )
 
 

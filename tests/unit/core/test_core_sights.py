@@ -92,6 +92,19 @@ def test_r11_too_few_that_see_the_storage_wait_and_are_named_with_the_remedy() -
     assert not [action for action in early.actions if isinstance(action, AskSight)]
 
 
+def test_r11_the_question_names_whose_fence_must_be_seen() -> None:
+    """Of mounts that are all apart each may hold a fence of this number and intent."""
+    told = answered(GOOD["u0"], GOOD["u1"], blind_sight(2), spec=spec(min_workers=3), sight_ages={}, age=10.0)
+    told = replace(told, prepare=replace(answer(sights=told.prepare.sights), raised_by="u0"))  # type: ignore[union-attr]
+    assert AskSight("u2", "10.0.0.2", 2, "i2", "u0") in decide(told, SETTINGS).actions
+    planned = answered(*GOOD.values())
+    planned = replace(planned, prepare=replace(answer(sights=tuple(GOOD.values())), raised_by="u1"))
+    (write,) = decide(planned, SETTINGS).actions
+    assert isinstance(write, WriteStatus)
+    assert write.status.attempt
+    assert (write.status.attempt.state, write.status.attempt.fenced_by) == ("Planned", "u1")
+
+
 @pytest.mark.parametrize("reason", ["StorageHangs", "StorageError"])
 def test_r11_whatever_keeps_a_pod_from_the_storage_it_is_no_member_and_the_reason_is_told(reason: str) -> None:
     seen = answered(GOOD["u0"], GOOD["u1"], blind_sight(2, reason))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from everstep_operator.cluster.follow import Target
 from everstep_operator.cluster.sidecars import Refusing, Rejected, Silent
-from everstep_protocol import messages
+from everstep_protocol import auth, messages
 from everstep_protocol.messages import MemberSummary, Peer
 from everstep_protocol.plan import sealed
 from everstep_sidecar.server import Rejected as ServerRejects

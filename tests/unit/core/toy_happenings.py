@@ -44,12 +44,13 @@ class Happenings:
         if p and p.container_ended_at is None:
             toy_life.end_container(self, p)
 
-    def evict(self: World, index: int) -> None:
+    def evict(self: World, index: int, grace: int = 5) -> None:
         """A pod is deleted through the API."""
         names = sorted(self.pods)
         if names:
             p = self.pods[names[index % len(names)]]
             if p.deleted_at is None:
+                p.grace = grace
                 toy_done.start_deleting(self, p)
 
     def change(self: World, **changes: Any) -> None:

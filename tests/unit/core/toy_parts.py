@@ -13,7 +13,7 @@ from everstep_protocol.messages import CheckpointInfo, Over, Trouble
 from everstep_protocol.plan import Member, Plan
 
 STEPS_PER_TICK = 2
-STEPS_PER_SAVE = 4
+STEPS_PER_SAVE = 20
 CUT_IS_SEEN = 3.0  # seconds until the kernel's keepalive and two probes tell a host that is cut off
 LONG_AGO = -1000.0
 

@@ -57,7 +57,8 @@ class World(Happenings):
 
     def pod(self, uid: str) -> Pod | None:
         """The pod with this UID."""
-        return next((p for p in self.pods.values() if p.view.uid == uid), None)
+        p = self.pods.get(f"gpt-w{uid[1:].partition('.')[0]}")
+        return p if p is not None and p.view.uid == uid else None
 
     def is_up(self, uid: str) -> bool:
         """Whether its processes run and its network lives."""

@@ -279,6 +279,7 @@ class Training:
     age_seconds: float
     usual_seconds: float  # a step's usual time, 0: not known
     phase: Literal["none", "starting", "loading", "training", "saving", "stopped", "finished"]
+    watched: bool = False  # without the library: `age_seconds` is of a sign of life; False: an older sidecar, it is the trainers' age
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,7 @@ class AttemptStatus:
     ended: str = ""  # why, when state is Ended: suspended, finished, failed
     failure_at: str = ""  # RFC 3339, for people: when what caused this attempt happened
     message: str = ""  # what happened, for people
+    ask_last: str = ""  # UID of the pod whose storage failed the attempt before: another one prepares and coordinates, if there is one
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,9 @@ class Network:
     asked: int  # other members that were asked
     failed_probes: int  # our own probes in a row that timed out (a refused connection is no silence: 0)
     ip_taken: bool  # another pod UID answers at its IP: conclusive
+    silent_seconds: float = (
+        math.inf
+    )  # since the first of those failed probes: R24 asks what happened after it; inf: not known
 
 
 @dataclass(frozen=True)
@@ -330,6 +334,7 @@ class Observed:
         ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
     )
     leave_accepted: bool = True  # the coordinator acknowledged that
+    prepare_by: str = ""  # UID of the pod that gave `prepare`; empty: not known
     gone_nodes: frozenset[str] = frozenset()  # nodes that a GET did not find: only they are gone (R25, C)
     gone_pods: frozenset[str] = frozenset()  # UIDs of pods of whom a GET says the same
     coordinator_age_seconds: float = (

@@ -9,10 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from everstep_operator.core import pods
-from everstep_operator.core.model import CreatePod, DeletePod, JobStatus, Observed, PodView, Settings, WorkerStatus
-from everstep_operator.core.suspicion import has_doubts
+from everstep_operator.core.model import (
+    CreatePod,
+    DeletePod,
+    JobStatus,
+    Observed,
+    PodView,
+    Probe,
+    Settings,
+    WorkerStatus,
+)
+from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
+RESTARTING = "its trainer container ended and is being restarted"
 
 
 @dataclass(frozen=True)
@@ -64,8 +74,16 @@ def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
 
 
 def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    """On a node that takes no members, where no running attempt speaks for it. R26: not if we doubt ourselves."""
-    return bool(pod.node) and pods.is_node_bad(seen, pod.node) and not has_doubts(seen, settings)
+    """Where no running attempt speaks for it: its node was given up, or K and N, or K for very long. R26: not if we doubt ourselves.
+
+    K alone gives nobody up who ever ran; one that has no address yet has nothing to lose.
+    """
+    if not pod.node or not pods.is_node_bad(seen, pod.node) or has_doubts(seen, settings):
+        return False
+    if pods.is_given_up(seen, pod.node) or not pod.ip:
+        return True
+    is_long = seen.nodes[pod.node].lease_age_seconds >= settings.kubelet_deadline
+    return is_long or do_our_probes_fail(seen, settings, pod.uid, pod.node)
 
 
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
@@ -121,7 +139,7 @@ def _why_not_running(pod: PodView) -> str:
     if pod.waiting:
         return f"its container cannot start: {pod.waiting}"
     if pod.trainer_terminated:
-        return "its trainer container ended and is being restarted"
+        return RESTARTING
     if pod.phase != "Running" or not pod.sidecar_running or not pod.ip:
         return f"it is starting on node {pod.node}" if pod.node else "it is being scheduled"
     return ""
@@ -133,11 +151,18 @@ def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
         return f"node {pod.node} does not answer"
     if not joined and pod.node in pods.suspect_nodes(seen, settings):
         return f"node {pod.node} came back a moment ago"
-    network = seen.networks.get(pod.uid)
-    silent = network is not None and network.failed_probes >= settings.failed_probes
-    if silent and not has_doubts(seen, settings) and seen.doubt.saw_other_node:
+    if pod.node not in seen.nodes:
+        return f"node {pod.node} is not known to the operator yet"
+    if do_our_probes_fail(seen, settings, pod.uid, pod.node):
         return f"its sidecar on node {pod.node} does not answer"
     return ""
+
+
+def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """R32: members of the last attempt whose trainer container the kubelet is starting again, by ascending id."""
+    there = pods.by_worker(seen)
+    joined = sorted(row.id for row in seen.status.workers if row.state == "Joined")
+    return tuple(there[i] for i in joined if why_unusable(seen, settings, i) == RESTARTING)
 
 
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
@@ -146,6 +171,22 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     avoid = pods.suspect_nodes(seen, settings)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
+
+
+def probes(seen: Observed) -> tuple[Probe, ...]:
+    """R25, N: those outside a running attempt whose kubelet is silent: whether they are given up depends on their answer."""
+    plan = seen.status.attempt.plan if seen.status.attempt else None
+    live = set(live_ids(seen.status))
+    return tuple(
+        Probe(pod.uid, pod.ip)
+        for pod in sorted(seen.pods, key=lambda pod: pod.worker_id)
+        if pod.worker_id in live and not (plan and plan.member(pod.uid)) and _is_in_question(seen, pod)
+    )
+
+
+def _is_in_question(seen: Observed, pod: PodView) -> bool:
+    is_there = bool(pod.ip) and not pods.is_over(pod) and not pods.is_leaving(pod)
+    return is_there and pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)
 
 
 def strays(seen: Observed) -> tuple[DeletePod, ...]:

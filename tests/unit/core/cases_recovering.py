@@ -73,13 +73,17 @@ case(
         suspects=SUSPECT,
     ),
 )
+NOBODY = (
+    "no worker that could prepare attempt 2 answers the operator (worker 0 on node n0, worker 1 on node n1, worker 2 on node n2): "
+    "does a NetworkPolicy forbid it to reach the pods?"
+)
 case(
-    "R4: when all left it unanswered, the first is asked again",
+    "R4: when all left it unanswered, the first is asked again, and it is said that nobody answers",
     preparing(pods=ALL, prepare_failed=("u1", "u2", "u0")),
     decision(
-        "Recovering",
-        "Preparing",
-        "older attempts are fenced and the storage is read",
+        "Waiting",
+        "WorkersSilent",
+        NOBODY,
         Prepare("u1", "10.0.0.1", REQUEST),
         CreatePod(4, SUSPECT),
         conditions=PREPARING,

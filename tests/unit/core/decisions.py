@@ -116,7 +116,7 @@ ALL = tuple(pod(i) for i in range(4))
 THREE = tuple(pod(i) for i in range(3))
 PLAN_2 = sealed(replace(plan(2, (0, 1, 2)), resume=resume(1, 30), lineage=((1, 30),), cause="node-lost"))
 PEERS = tuple(Peer(f"u{i}", f"10.0.0.{i}") for i in range(4))
-REQUEST = PrepareRequest(2, "i2", ((0, 0),), 1, (), (), True, True, None, PEERS)
+REQUEST = PrepareRequest(2, "i2", ((0, 0),), 1, (), (), True, True, None, PEERS, ("u0", "u1", "u2"))
 
 
 def planned_2(**changes: Any) -> JobStatus:

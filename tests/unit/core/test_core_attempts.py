@@ -58,11 +58,18 @@ def test_r4_only_the_answer_becomes_the_resume() -> None:
     assert (status.attempt.plan.resume, status.lineage, status.last_attempt) == (resume(1, 30), ((1, 30),), 2)
 
 
-def test_r9_the_lineage_loses_only_attempts_without_a_checkpoint_and_none_while_one_is_refused() -> None:
+def test_r9_the_lineage_loses_only_attempts_without_a_checkpoint_whole_or_refused() -> None:
     lineage = ((1, 10), (2, 20), (3, 30))
     found = answer(lineage=lineage, checkpoints=(info(1, 10), info(3, 30)))
     assert attempts._pruned(found) == ((1, 10), (3, 30))
-    assert attempts._pruned(replace(found, refused=(Refusal("step_20", "short"),))) == lineage
+    assert attempts._pruned(replace(found, refused=(Refusal("step_20", "short", 2),))) == lineage
+    assert attempts._pruned(replace(found, refused=(Refusal("step_9", "stock"),))) == ((1, 10), (3, 30))
+
+
+def test_r9_a_lineage_is_bounded_to_its_newest_entries() -> None:
+    lineage = tuple((number, number) for number in range(1, 81))
+    found = answer(lineage=lineage, checkpoints=tuple(info(number, number) for number in range(1, 81)))
+    assert attempts._pruned(found) == lineage[-50:]
 
 
 def test_r12_resume_from_is_obeyed_once_and_not_again_because_another_field_was_edited() -> None:

@@ -90,7 +90,7 @@ def test_r20_rows(changes: dict[str, Any], expected: tuple[tuple[int, str], ...]
 
 
 def test_r20_members_of_a_running_attempt_are_not_touched_by_a_silent_kubelet() -> None:
-    seen = observed(nodes=nodes(n3={"unreachable": True}))
+    seen = observed(nodes=nodes(n3={"unreachable": True}), networks={"u3": Network(0, 0, 2, False)})
     assert decide(seen, SETTINGS).actions == ()
     touched = workers.settle(seen, SETTINGS, seen.status)
     assert [row.state for row in touched.workers] == ["Joined", "Joined", "Joined", "Lost", "Wanted"]
@@ -113,13 +113,14 @@ UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "told to leave": ({"disruption": "EvictionByEvictionAPI"}, "its pod is being deleted"),
     "ended": ({"phase": "Succeeded"}, "its pod ended (Succeeded)"),
     "silent kubelet": ({"node": "n3"}, "node n3 does not answer"),
-    "node gone": ({"node": "n7"}, "node n7 does not answer"),
+    "node gone": ({"node": "n8"}, "node n8 does not answer"),
+    "node not known": ({"node": "n7"}, "node n7 is not known to the operator yet"),
 }
 
 
 @pytest.mark.parametrize(("changes", "expected"), UNUSABLE.values(), ids=UNUSABLE)
 def test_a_worker_that_cannot_be_a_member_says_why(changes: dict[str, Any], expected: str) -> None:
-    seen = preparing(pods=(pod(2, **changes),))
+    seen = preparing(pods=(pod(2, **changes),), gone_nodes=frozenset({"n8"}))
     assert workers.why_unusable(seen, SETTINGS, 2) == expected
 
 

@@ -90,9 +90,12 @@ CASES: dict[str, tuple[dict[str, Any], list[int]]] = {
         {"sidecar": sidecar(training=training(age_seconds=4.0, usual_seconds=2.0))},
         [],
     ),
-    "node object gone": ({"networks": {}, "nodes": nodes(3)}, [3]),
+    "node object gone": ({"networks": {}, "nodes": nodes(3), "gone_nodes": frozenset({"n3"})}, [3]),
+    "the node is not in the cache, and nobody asked yet": ({"networks": {}, "nodes": nodes(3)}, []),
+    "the node was gone and is there again": ({"networks": {}, "gone_nodes": frozenset({"n3"})}, []),
     "out of service": ({"networks": {}, "nodes": nodes(n3={"out_of_service": True})}, [3]),
-    "pod gone": ({"networks": {}, "pods": (pod(0), pod(1), pod(2))}, [3]),
+    "pod gone": ({"networks": {}, "pods": (pod(0), pod(1), pod(2)), "gone_pods": frozenset({"u3"})}, [3]),
+    "the pod is not in the cache, and nobody asked yet": ({"networks": {}, "pods": (pod(0), pod(1), pod(2))}, []),
     "pod failed": ({"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, phase="Failed"))}, [3]),
     "R22 another pod has its address": ({"networks": {"u3": Network(0, 3, 0, True)}}, [3]),
     "R22 same UID, another address": ({"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, ip="10.9.9.9"))}, [3]),
@@ -104,7 +107,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int]]] = {
         {"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, deletion_age_seconds=1.0))},
         [],
     ),
-    "conclusive in spite of all doubts": ({"doubt": LATE, "nodes": nodes(3)}, [3]),
+    "conclusive in spite of all doubts": ({"doubt": LATE, "nodes": nodes(3), "gone_nodes": frozenset({"n3"})}, [3]),
 }
 
 

@@ -57,6 +57,7 @@ class Operator:
     intent: tuple[object, ...] = ()
     prepared: PrepareAnswer | None = None
     prepared_at: float = 0.0
+    prepared_by: str = ""
     unanswered: list[str] = field(default_factory=list)
     announced: set[str] = field(default_factory=set)
     sights: dict[str, Sight] = field(default_factory=dict)
@@ -177,7 +178,7 @@ class Operator:
     def _end_Prepare(self, world: World, action: Any) -> None:  # noqa: N802 - named after the action
         answer = toy_prepare.prepare(world, action)
         if answer and (answer.attempt, answer.intent_id) == self.intent:
-            self.prepared, self.prepared_at = answer, world.now
+            self.prepared, self.prepared_at, self.prepared_by = answer, world.now, action.uid
             for sight in answer.sights:
                 self._take(world, sight)
 

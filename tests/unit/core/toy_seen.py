@@ -58,6 +58,7 @@ def observe(world: World) -> Observed:
         gone_nodes=frozenset(_named(world)[0] - set(world.nodes)),
         gone_pods=frozenset(_named(world)[1] - {p.view.uid for p in world.pods.values()}),
         coordinator_age_seconds=now - operator.coordinator_at,
+        prepare_by=operator.prepared_by if prepared else "",
         sights=dict(operator.sights),
         sight_ages={uid: now - at for uid, at in operator.sight_at.items()},
         refused_actions=operator.calls.refused(now),
@@ -115,7 +116,8 @@ def _networks(world: World) -> dict[str, Network]:
         is_lost = is_cut(world, p)
         failed = 2 if is_lost or world.silence.cut_off else 0
         witnesses = [w for w in members if w != uid and _is_witness(world, run, w)]
-        found[uid] = Network(len(witnesses) if is_lost else 0, len(witnesses), failed, False)
+        since = world.now - world.nodes[p.view.node].changed_at if is_lost and p.view.node in world.nodes else math.inf
+        found[uid] = Network(len(witnesses) if is_lost else 0, len(witnesses), failed, False, since)
     return found
 
 

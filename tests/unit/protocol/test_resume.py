@@ -168,7 +168,7 @@ TABLE: dict[str, tuple[Question, tuple[Verdict, ...], Resume, Lineage, str]] = {
     ),
     "a new branch at 0": (replace(LATER, resume_from="none"), (ours(6, 600),), NONE, NEW_BRANCH, "Requested"),
     "a new branch at 0 that saved nothing yet": (
-        Question(NEW_BRANCH, 7, ever=True),
+        Question(NEW_BRANCH, 7),
         (ours(3, 400), ours(6, 600)),
         NONE,
         NEW_BRANCH,

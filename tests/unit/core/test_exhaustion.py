@@ -10,6 +10,7 @@ from unit.core import toy_faults, toy_judge, toy_stories
 
 QUARTER = 900.0  # seconds
 STEADY = 150.0  # longer than any timer that may still end what trains
+SAID = 400.0  # so long the same condition is as good as for ever
 
 MOMENTS = tuple(toy_stories.moments())
 FAULTS = toy_faults.faults()
@@ -26,7 +27,7 @@ def test_from_every_moment_any_fault_ends_in_rest_or_in_a_condition_that_names_i
     who = toy_faults.victim(world, head=fault.is_head)
     began = world.now
     fault.begin(world, who)
-    toy_judge.advance_to_rest(play, QUARTER, STEADY)
+    toy_judge.advance_to_rest(play, QUARTER, STEADY, SAID, say=lambda: toy_judge.named(world, fault, who))
     assert not toy_judge.spins(world, began, attempts, ids)
     assert toy_judge.rest(world) or toy_judge.named(world, fault, who), toy_judge.report(world)
     fault.end(world, who)

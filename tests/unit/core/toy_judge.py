@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from everstep_operator.core.model import Condition
 from unit.core.toy_faults import Fault, Victim
@@ -10,7 +11,7 @@ from unit.core.toy_stories import Play
 from unit.core.toy_world import World
 
 REMEDY = re.compile(
-    r"\b(add|allow|bring|check|delete|find|free|give|grant|look|make|mount|raise|remove|repair|replace|restart|restore|set)\b"
+    r"\b(add|allow|bring|check|delete|find|forbid|free|give|grant|look|make|mount|raise|remove|repair|replace|restart|restore|set)\b"
 )
 TROUBLE = {"Degraded": "True", "CheckpointHealthy": "False", "Valid": "False", "Ready": "False", "Failed": "True"}
 LATELY = 30.0  # seconds
@@ -46,14 +47,17 @@ def _trains_with_all(world: World) -> bool:
     return run.still(world.now) < LATELY and saves and not undeleted and is_written
 
 
-def advance_to_rest(play: Play, seconds: float, steady: float) -> None:
-    """Until it has rested for so long, `seconds` at most."""
-    until, rested, before = play.world.now + seconds, 0.0, ""
-    while play.world.now < until and (rested < steady or play.events):
+def advance_to_rest(play: Play, seconds: float, *steady: float, say: Callable[[], object] = lambda: None) -> None:
+    """Until it has rested for so long, or has `say`-ed the same for longer; `seconds` at most."""
+    until, since, before = play.world.now + seconds, play.world.now, None
+    while play.world.now < until:
         play.advance(5)
-        now = rest(play.world)
-        rested = rested + 5 if now and now == before else 0.0
-        before = now
+        now = (rest(play.world), say())
+        if now != before:
+            before, since = now, play.world.now
+        needed = steady[0] if now[0] else steady[-1] if now[1] else seconds
+        if play.world.now - since >= needed and not play.events:
+            return
 
 
 def named(world: World, fault: Fault, who: Victim) -> Condition | None:

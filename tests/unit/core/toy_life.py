@@ -184,7 +184,7 @@ def _what_fails(world: World, run: Run) -> Trouble | None:
             return Trouble("StorageNotShared", f"{who} does not see the job's storage at /c; mount the same claim there", 0)
         told = p and world.speaks(member.uid) and world.arrives("SaveNotice", member.uid, run)
         if not told or member.node in world.silence.hanging:
-            return Trouble("SavesOverdue", f"{who} has not written its part of three saves; check its sidecar and storage", 0)
+            return Trouble("SavesOverdue", f"{who} has not written its part of three saves to /c; check its sidecar and its mount", 0)
     if world.silence.full:
         return Trouble("ENOSPC", f"{who} cannot write to /c: no space left on device; free or add space", 0)
     return None

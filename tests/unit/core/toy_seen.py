@@ -143,18 +143,20 @@ def _head_first(run: Run) -> tuple[str, ...]:
     return (run.coordinator, *(m.uid for m in run.others()))
 
 
-def _training(world: World, run: Run) -> Training:
-    first = run.plan.resume.step
-    if not run.gone:
-        return Training(False, -1, 0.0, 0.0, "none")
+def _training(world: World, run: Run, p: Pod) -> Training:
+    if not run.gone or p.ran != run.plan.attempt:
+        age = world.now - run.stepped_at if run.gone else 0.0
+        return Training(False, -1, age, 0.0, "none", watched=True)
+    if run.step == run.plan.resume.step:
+        return Training(True, -1, run.still(world.now), 0.1, "starting")
     phase = "stopped" if run.is_stopped else "finished" if run.step >= world.until else "training"
-    return Training(True, run.step if run.step > first else -1, run.still(world.now), 0.1, phase if run.step > first else "starting")
+    return Training(True, run.step, run.still(world.now), 0.1, phase)
 
 
 def _members(world: World, run: Run, p: Pod) -> SidecarStatus:
     number = run.plan.attempt
     return SidecarStatus(
-        1, "v", p.view.uid, p.obeys, number, run.plan.plan_id, "member", False, False, 0.0, _training(world, run),
+        1, "v", p.view.uid, p.obeys, number, run.plan.plan_id, "member", False, False, 0.0, _training(world, run, p),
         storage=_hanging(world, p),
     )  # fmt: skip
 
@@ -165,7 +167,7 @@ def _coordinators(world: World, run: Run, p: Pod) -> SidecarStatus:
     failing = run.failing and replace(run.failing, age_seconds=world.now - run.failing_since)
     return SidecarStatus(
         1, "v", p.view.uid, p.obeys, number, run.plan.plan_id, "coordinator", run.gone, run.finished, 0.0,
-        _training(world, run),
+        _training(world, run, p),
         tuple(_summary(world, run, m.uid) for m in run.plan.members),
         over=run.over and replace(run.over, age_seconds=world.now - run.over_at),
         checkpoints=tuple(checkpoints.values()) if knows else (),

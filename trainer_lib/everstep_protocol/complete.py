@@ -72,11 +72,11 @@ def _attributed(directory: Path, blank: Verdict, job_uids: frozenset[str] | None
 
 def _rank_records(directory: Path) -> Iterator[records.RankRecord]:
     """Those that can be read. Raises OSError where the storage does not answer."""
-    for name in sorted(os.listdir(directory)):
-        if not storage.is_rank_record_name(name):
+    for path in sorted(directory.iterdir()):
+        if not storage.is_rank_record_name(path.name):
             continue
         with contextlib.suppress(InvalidMetadata, codec.InvalidDocument):
-            raw = dcp_metadata.read_regular_file(directory / name, limit_bytes=MAX_MANIFEST_BYTES)
+            raw = dcp_metadata.read_regular_file(path, limit_bytes=MAX_MANIFEST_BYTES)
             yield codec.loads(records.RankRecord, raw)
 
 

@@ -34,6 +34,7 @@ from everstep_operator.core.model import (
 from everstep_operator.core.outcome import Outcome
 
 SOON = 0.5  # seconds until the next look while something is suspected
+HIDDEN = 2.0  # and while a member is not to be seen, and a GET has not said yet that it is gone
 SILENT_SECONDS = 60.0  # nobody answered for so long: said, nothing is done
 
 
@@ -209,8 +210,10 @@ def _is_member_hidden(seen: Observed) -> bool:
 def _next_look(seen: Observed, settings: Settings) -> float:
     """Seconds until a timer may have something to say."""
     answer = pods.sidecar_of(seen)
-    if suspicion.is_any_suspected(seen) or (answer and answer.over) or _is_member_hidden(seen):
+    if suspicion.is_any_suspected(seen) or (answer and answer.over):
         return SOON
+    if _is_member_hidden(seen):
+        return HIDDEN
     if leaving.leaving_members(seen):
         return max(SOON, min(leaving.deadline(seen, settings, leaving.leaving_members(seen)), 5.0))
     if not pods.has_started(seen):

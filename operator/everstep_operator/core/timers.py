@@ -138,7 +138,7 @@ def _coordinator_silent(seen: Observed, settings: Settings) -> Ending | None:
     """R16: nothing is saved without it. Only where another member answers us: else it is rather we who cannot hear."""
     answer = pods.sidecar_of(seen)
     head = pods.current_plan(seen).coordinator
-    if seen.coordinator_age_seconds < settings.coordinator_deadline or has_finished(seen, head.id):
+    if seen.coordinator_age_seconds < settings.coordinator_deadline or _has_finished(seen, head.id):
         return None
     if answer is None or answer.pod_uid == head.uid or seen.sidecar_age_seconds >= LATELY_SECONDS:
         return None
@@ -147,7 +147,7 @@ def _coordinator_silent(seen: Observed, settings: Settings) -> Ending | None:
     return Ending("not-delivered", why, seen.coordinator_age_seconds, lost=frozenset({head.id}))
 
 
-def has_finished(seen: Observed, worker: int) -> bool:
+def _has_finished(seen: Observed, worker: int) -> bool:
     """R31: whether status says that this worker finished: then it owes nothing."""
     return any(row.id == worker and row.state == "Finished" for row in seen.status.workers)
 

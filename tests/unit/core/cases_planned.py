@@ -51,7 +51,7 @@ case(
             pod(1, plan_attempt=2),
             pod(2, plan_attempt=2),
             pod(3, plan_attempt=2, deletion_age_seconds=1.0),
-            pending(4, plan_attempt=2, avoid=("n3",), unschedulable="no room"),
+            pending(4, plan_attempt=1, avoid=("n3",), unschedulable="no room"),
         ),
     ),
     decision(
@@ -59,6 +59,7 @@ case(
         "StartingAttempt",
         WORKERS_2,
         PublishPlan("gpt-w0", "u0", 1, PLAN_2),
+        PublishPlan("gpt-w4", "u4", 1, PLAN_2),
         Announce("u0", "10.0.0.0", 2, PLAN_2),
         Announce("u3", "10.0.0.3", 2, PLAN_2),
         conditions=WAIT_FOR_4,

@@ -9,16 +9,20 @@ from everstep_operator.core import attempts
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     Budget,
+    CheckpointStatus,
     JobStatus,
 )
 from everstep_protocol.codec import dumps
-from everstep_protocol.plan import parse_plan
-from everstep_protocol.resume import Refusal
+from everstep_protocol.messages import PrepareAnswer
+from everstep_protocol.plan import Resume, parse_plan
+from everstep_protocol.resume import NEW_BRANCH, Refusal
 from unit.core.jobs import (
+    NONE,
     SETTINGS,
     answer,
     info,
     observed,
+    plan,
     preparing,
     preparing_status,
     resume,
@@ -103,3 +107,42 @@ def test_a_commit_that_was_never_reported_resets_the_counts() -> None:
     )
     seen = preparing(status=status, prepare=never)
     assert decide(seen, SETTINGS).actions[0].status.budget == Budget((), 2, 2)  # type: ignore[union-attr]
+
+
+BRANCH_AT_0 = answer(reason="Requested", resume=NONE, lineage=NEW_BRANCH)
+
+
+def ever_after(found: PrepareAnswer, *, ever: bool = True, **changes: Any) -> bool:
+    status = preparing_status(checkpoints=CheckpointStatus(ever=ever))
+    seen = preparing(status=status, prepare=found, **changes)
+    return bool(decide(seen, SETTINGS).actions[0].status.checkpoints.ever)  # type: ignore[union-attr]
+
+
+def test_r12_ever_is_asked_of_one_branch() -> None:
+    asked = {"spec": spec(resume_from="none")}
+    assert not ever_after(BRANCH_AT_0, **asked), "a new branch has had nothing, whatever else is there"
+    assert ever_after(BRANCH_AT_0), "only where it was asked for"
+    assert ever_after(answer(), ever=False)
+    assert not ever_after(answer(resume=NONE, lineage=(), checkpoints=()), ever=False)
+
+
+def test_r12_an_import_is_something_that_there_was() -> None:
+    imported = answer(resume=Resume("import", "", "step_900", 0, 900), lineage=((0, 900),), checkpoints=())
+    assert ever_after(imported, ever=False)
+
+
+def test_r12_the_first_commit_on_a_new_branch_counts_for_ever() -> None:
+    lineage = {"lineage": NEW_BRANCH, "checkpoints": CheckpointStatus()}
+    status = started_status(**lineage)
+    assert status.attempt
+    status = replace(status, attempt=replace(status.attempt, plan=plan(lineage=NEW_BRANCH)))
+    old_branch = observed(status=status, sidecar=sidecar(checkpoints=(info(0, 900), info(3, 30))))
+    assert decide(old_branch, SETTINGS).actions == ()
+    saved = replace(old_branch, sidecar=sidecar(checkpoints=(info(3, 30), info(1, 40))))
+    (write,) = decide(saved, SETTINGS).actions
+    assert write.status.checkpoints.ever  # type: ignore[union-attr]
+
+
+def test_r17_what_is_bad_is_remembered_for_as_long_as_it_is_there() -> None:
+    status = preparing_status(checkpoints=CheckpointStatus(True, None, (), ("c1-20", "c0-5")))
+    assert planned(status=status).checkpoints.bad == ("c1-20",)

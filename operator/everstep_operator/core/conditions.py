@@ -9,6 +9,7 @@ from everstep_operator.core.model import Condition, JobStatus, Observed, Setting
 from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
+STOPPING_SECONDS = 30.0
 
 
 def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
@@ -73,7 +74,19 @@ def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
-    return "more are about to join"
+    return "more are about to join" + _why_not_stopped(seen)
+
+
+def _why_not_stopped(seen: Observed) -> str:
+    """The attempt was asked to stop for them, a good while ago."""
+    age = leaving.asked_age(seen, "change")
+    if age is None or age < STOPPING_SECONDS:
+        return ""
+    head = next(m for m in pods.current_plan(seen).members if m.uid == pods.current_plan(seen).coordinator.uid)
+    return (
+        f", once the attempt has saved and stopped, which worker {head.id} on node {head.node} was asked for in vain so far; "
+        "look at the sidecars' output"
+    )
 
 
 def _missing(seen: Observed, settings: Settings) -> str:
@@ -81,7 +94,7 @@ def _missing(seen: Observed, settings: Settings) -> str:
     unasked = tuple(pod for pod in leaving.settled(seen, settings) if sights.of(seen, pod) is None)
     asked = ", ".join(sights.where(pod) for pod in unasked)
     lines = [preparing.missing(seen, settings, (*members, *unasked))]
-    lines += [f"{asked} to say that the storage is seen there"] if asked else []
+    lines += [f"{asked} to say that the storage is seen there; look at the sidecar if it does not"] if asked else []
     return "; ".join(line for line in lines if line != "nothing") or "nothing"
 
 

@@ -62,9 +62,9 @@ def why_not(seen: Observed, pod: PodView) -> str:
     sight = of(seen, pod)
     if sight is not None and sight.storage is not None:
         return sight.storage.message
-    return (
-        "" if sight is None or sight.launcher else "its launcher is not connected: the trainer container does not run"
-    )
+    if sight is None or sight.launcher:
+        return ""
+    return f"its launcher is not connected: the trainer container on node {pod.node} does not run; look at its state and last output"
 
 
 def lines(seen: Observed, those: Iterable[PodView]) -> str:

@@ -17,7 +17,7 @@ from unit.core.toy_world import World
 
 STORAGE = ("StorageNotShared", "StorageMissing", "StorageHangs", "StorageError")
 SAVES = ("CheckpointFailing", "SavesOverdue", "CoordinatorSilent")
-WORKERS = ("NotEnoughWorkers", "FewerWorkers", "NotDelivered")
+WORKERS = ("NotEnoughWorkers", "FewerWorkers", "NotProgressing")
 RESTARTS = ("BackOff", "NoProgress", "CrashBudgetExceeded")
 
 
@@ -150,10 +150,10 @@ WHOLE: dict[str, tuple[tuple[Any, Any], tuple[str, ...], Any]] = {
     "storage deletes nothing": (_flag("kept"), (*SAVES, "DeletionFails"), _words("/c")),
     "pods never go": (_flag("stuck"), WORKERS, _any_worker),
     "no room": (_flag("no_room"), WORKERS, _any_worker),
-    "operator cut off": (_flag("cut_off"), (*WORKERS, *SAVES, "StartingAttempt", "Training", "Preparing"), _words("NetworkPolicy")),
+    "operator cut off": (_flag("cut_off"), (*SAVES, "WorkersSilent"), _words("NetworkPolicy", "the network to it")),
     "node unknown": (_in_set("unknown", _by_node), WORKERS, _worker),
 }
-MESSAGE_REASONS = WORKERS + SAVES + RESTARTS
+MESSAGE_REASONS = (*WORKERS, *SAVES, *RESTARTS, "WorkersSilent", "StartingAttempt", "RestartingWorkers")
 NOT_A_MESSAGE = ("Probe",)  # no answer is awaited: a result that never comes
 
 

@@ -11,14 +11,14 @@ from unit.core.toy_stories import Play
 from unit.core.toy_world import World
 
 REMEDY = re.compile(
-    r"\b(add|allow|bring|check|delete|find|forbid|free|give|grant|look|make|mount|raise|remove|repair|replace|restart|restore|set)\b"
+    r"\b(add|allow|bring|check|delete|find|forbid|free|give|grant|look|lower|make|mount|raise|remove|repair|replace|restart|restore|set)\b"
 )
 TROUBLE = {"Degraded": "True", "CheckpointHealthy": "False", "Valid": "False", "Ready": "False", "Failed": "True"}
 LATELY = 30.0  # seconds
 MOST_A_SECOND = 5
 MOST_FAILURES_A_MINUTE = 4
-MOST_ATTEMPTS = 30  # in a quarter of an hour
-MOST_IDS = 40
+MOST_ATTEMPTS = 60  # in a quarter of an hour: one for each hello deadline
+MOST_IDS = 100
 
 
 def rest(world: World) -> str:

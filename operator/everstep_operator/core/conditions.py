@@ -57,6 +57,10 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
             return Condition("Degraded", "True", "PodsRemain", remain)
         return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
     have, wanted = len(attempt.plan.members), seen.spec.max_workers
+    if have > wanted and _why_not_stopped(seen):
+        return Condition(
+            "Degraded", "True", "MoreWorkers", f"{have} of {wanted} workers; the others leave{_why_not_stopped(seen)}"
+        )
     if have >= wanted:
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
     return Condition(

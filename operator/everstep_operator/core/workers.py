@@ -144,7 +144,11 @@ def _why_not_running(seen: Observed, pod: PodView) -> str:
         return ""
     if not pod.node:
         return "it is being scheduled"
-    return "" if pods.is_node_bad(seen, pod.node) else f"it is starting on node {pod.node}; look at its events if it stays so"
+    return (
+        ""
+        if pods.is_node_bad(seen, pod.node)
+        else f"it is starting on node {pod.node}; look at its events if it stays so"
+    )
 
 
 def _held(seen: Observed) -> str:

@@ -77,7 +77,9 @@ class Calls:
 
     def busiest(self) -> tuple[int, Target, int]:
         """(calls, of what, in which second), the most of all."""
-        return max(((n, key, at) for key, seconds in self.made.items() for at, n in seconds.items()), default=(0, ("", ""), 0))
+        return max(
+            ((n, key, at) for key, seconds in self.made.items() for at, n in seconds.items()), default=(0, ("", ""), 0)
+        )
 
     def failures_since(self, moment: float) -> dict[Target, int]:
         """How often each call failed from then on."""

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from everstep_operator.core.model import CreatePod, Decision, DeleteJob, DeletePod, JobStatus, Probe, PublishPlan, WriteStatus
+from everstep_operator.core.model import (
+    CreatePod,
+    Decision,
+    DeleteJob,
+    DeletePod,
+    JobStatus,
+    Probe,
+    PublishPlan,
+    WriteStatus,
+)
 from unit.core import toy_rules
 from unit.core.jobs import pod
 from unit.core.toy_operator import REQUESTS
@@ -50,7 +59,7 @@ def _create(world: World, action: CreatePod, _: int) -> None:
             action.worker_id, name=name, uid=f"u{action.worker_id}.{world.created}", ip="", node="", phase="Pending",
             sidecar_running=False, plan_attempt=0, avoid=action.avoid,
         )  # fmt: skip
-        world.pods[name] = Pod(view, action.avoid, world.now)
+        world.pods[name] = world.by_uid[view.uid] = Pod(view, action.avoid, world.now)
         world.wake()
 
     world.operator.call_api(world, "CreatePod", name, effect)

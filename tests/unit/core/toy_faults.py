@@ -17,7 +17,7 @@ from unit.core.toy_world import World
 
 STORAGE = ("StorageNotShared", "StorageMissing", "StorageHangs", "StorageError")
 SAVES = ("CheckpointFailing", "SavesOverdue", "CoordinatorSilent")
-WORKERS = ("NotEnoughWorkers", "FewerWorkers", "NotProgressing")
+WORKERS = ("NotEnoughWorkers", "FewerWorkers", "MoreWorkers", "NotProgressing")
 RESTARTS = ("BackOff", "NoProgress", "CrashBudgetExceeded")
 
 
@@ -118,6 +118,10 @@ def _worker(who: Victim) -> tuple[str, ...]:
     return who.names
 
 
+def _node(who: Victim) -> tuple[str, ...]:
+    return (*who.names, "unreachable")  # the scheduler's word for it, where the pod that has no room is another
+
+
 def _any_worker(_: Victim) -> tuple[str, ...]:
     return ("worker",)
 
@@ -143,6 +147,7 @@ PARTS: dict[str, tuple[tuple[Any, Any], tuple[str, ...]]] = {
     "kubelet gone": (_kubelet(), WORKERS),
     "power cut": (_power(), WORKERS),
 }
+NODES = ("kubelet gone", "power cut")
 WHOLE: dict[str, tuple[tuple[Any, Any], tuple[str, ...], Any]] = {
     "storage hangs everywhere": (_everywhere("hanging"), STORAGE + SAVES, _words("/c")),
     "storage missing everywhere": (_everywhere("apart"), STORAGE + SAVES, _words("/c")),
@@ -150,7 +155,11 @@ WHOLE: dict[str, tuple[tuple[Any, Any], tuple[str, ...], Any]] = {
     "storage deletes nothing": (_flag("kept"), (*SAVES, "DeletionFails"), _words("/c")),
     "pods never go": (_flag("stuck"), WORKERS, _any_worker),
     "no room": (_flag("no_room"), WORKERS, _any_worker),
-    "operator cut off": (_flag("cut_off"), (*SAVES, "WorkersSilent"), _words("NetworkPolicy", "the network to it")),
+    "operator cut off": (
+        _flag("cut_off"),
+        (*SAVES, *WORKERS, "WorkersSilent", "StartingAttempt"),
+        _words("NetworkPolicy", "the network to it"),
+    ),
     "node unknown": (_in_set("unknown", _by_node), WORKERS, _worker),
 }
 MESSAGE_REASONS = (*WORKERS, *SAVES, *RESTARTS, "WorkersSilent", "StartingAttempt", "RestartingWorkers")
@@ -160,19 +169,25 @@ NOT_A_MESSAGE = ("Probe",)  # no answer is awaited: a result that never comes
 def faults() -> tuple[Fault, ...]:
     """All of them."""
     parts = (
-        Fault(f"{name} ({role})", *ways, reasons, _worker, role == "coordinator")
+        Fault(f"{name} ({role})", *ways, reasons, _node if name in NODES else _worker, role == "coordinator")
         for name, (ways, reasons) in PARTS.items()
         for role in ("coordinator", "member")
     )
     whole = (Fault(name, *ways, reasons, names) for name, (ways, reasons, names) in WHOLE.items())
     refused = (
-        Fault(f"{kind} refused", *_in_set("refused", lambda _, kind=kind: kind), ("ApiRefuses", *WORKERS), _words("API server"))
+        Fault(
+            f"{kind} refused",
+            *_in_set("refused", lambda _, kind=kind: kind),
+            ("ApiRefuses", *WORKERS),
+            _words("API server"),
+        )
         for kind in toy_parts.actions()
         if kind in VERBS
     )
     kinds = dict.fromkeys((*toy_parts.routes().values(), *toy_parts.local_messages(), *NOT_A_MESSAGE))
     withheld = (
-        Fault(f"{kind} withheld", *_in_set("withheld", lambda _, kind=kind: kind), MESSAGE_REASONS, _any_worker) for kind in kinds
+        Fault(f"{kind} withheld", *_in_set("withheld", lambda _, kind=kind: kind), MESSAGE_REASONS, _any_worker)
+        for kind in kinds
     )
     return (*parts, *whole, *refused, *withheld)
 

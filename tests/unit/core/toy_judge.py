@@ -25,7 +25,11 @@ def rest(world: World) -> str:
     """In one word what it rests in; empty: it does not."""
     if world.gone:
         return "gone"
-    if any(f.count > 2 and world.now - f.wished_at < LATELY for k, f in world.operator.calls.failing.items() if k[0] == "api"):
+    if any(
+        f.count > 2 and world.now - f.wished_at < LATELY
+        for k, f in world.operator.calls.failing.items()
+        if k[0] == "api"
+    ):
         return ""
     is_left = any(p.deleted_at is None for p in world.pods.values())
     if world.status.result:
@@ -43,7 +47,11 @@ def _trains_with_all(world: World) -> bool:
     saves = run.committed_at is not None and world.now - run.committed_at < LATELY
     undeleted = world.silence.kept and bool(world.status.checkpoints.condemned)
     attempt = world.status.attempt
-    is_written = attempt is not None and attempt.state == "Started" and world.pods.keys() >= {f"gpt-w{m.id}" for m in run.plan.members}
+    is_written = (
+        attempt is not None
+        and attempt.state == "Started"
+        and world.pods.keys() >= {f"gpt-w{m.id}" for m in run.plan.members}
+    )
     return run.still(world.now) < LATELY and saves and not undeleted and is_written
 
 

@@ -59,7 +59,8 @@ def _schedule(world: World, p: Pod) -> None:
     taken = {other.view.node for other in world.pods.values()}
     free = [name for name in world.nodes if name not in taken and name not in p.avoid and world.is_ready(name)]
     node = free[0] if free and not world.silence.no_room else ""
-    unschedulable = "" if node else "0/4 nodes are available: no room"
+    silent = sum(not world.has_kubelet(name) for name in world.nodes)
+    unschedulable = "" if node else f"0/4 nodes are available: {silent} unreachable, the others have no room"
     if (node, unschedulable) != (p.view.node, p.view.unschedulable):
         p.view = replace(p.view, node=node, unschedulable=unschedulable)
         world.wake()
@@ -181,10 +182,16 @@ def _what_fails(world: World, run: Run) -> Trouble | None:
         p = world.pod(member.uid)
         who = f"worker {member.id} on node {member.node}"
         if p and world.speaks(member.uid) and member.node in world.silence.apart:
-            return Trouble("StorageNotShared", f"{who} does not see the job's storage at /c; mount the same claim there", 0)
+            return Trouble(
+                "StorageNotShared", f"{who} does not see the job's storage at /c; mount the same claim there", 0
+            )
         told = p and world.speaks(member.uid) and world.arrives("SaveNotice", member.uid, run)
         if not told or member.node in world.silence.hanging:
-            return Trouble("SavesOverdue", f"{who} has not written its part of three saves to /c; check its sidecar and its mount", 0)
+            return Trouble(
+                "SavesOverdue",
+                f"{who} has not written its part of three saves to /c; check its sidecar and its mount",
+                0,
+            )
     if world.silence.full:
         return Trouble("ENOSPC", f"{who} cannot write to /c: no space left on device; free or add space", 0)
     return None
@@ -199,7 +206,10 @@ def _delete(world: World, run: Run | None) -> None:
         for number in condemned:
             del world.places["shared"].checkpoints[number]
     if run and run.failing is None and world.silence.kept and condemned:
-        run.failing, run.failing_since = Trouble("DeletionFails", "cannot delete /c/step_4: permission denied; delete it by hand", 0), world.now
+        run.failing, run.failing_since = (
+            Trouble("DeletionFails", "cannot delete /c/step_4: permission denied; delete it by hand", 0),
+            world.now,
+        )
     elif run and run.failing and run.failing.reason == "DeletionFails" and not condemned:
         run.failing = None
 

@@ -101,5 +101,7 @@ def storage_trouble(world: World, p: Pod, attempt: int) -> Trouble | None:
     if p.view.node in world.silence.hanging:
         return Trouble("StorageHangs", f"{where}: /c does not answer; check the storage's server and the mount", 5.0)
     if attempt and attempt not in world.storage_of(p.view.node).fences:
-        return Trouble("StorageNotShared", f"{where} does not see the job's storage at /c; mount the same claim there", 5.0)
+        return Trouble(
+            "StorageNotShared", f"{where} does not see the job's storage at /c; mount the same claim there", 5.0
+        )
     return None

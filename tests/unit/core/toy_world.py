@@ -37,6 +37,7 @@ class World(Happenings):
     version: int = 0
     said: Any = None
     pods: dict[str, Pod] = field(default_factory=dict)
+    by_uid: dict[str, Pod] = field(default_factory=dict)  # every pod that ever was
     nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": Node(f"n{i}") for i in range(4)})
     places: dict[str, Storage] = field(default_factory=lambda: {"shared": Storage()})
     looks: dict[tuple[int, str, str], float] = field(default_factory=dict)  # prepares that hang, since when
@@ -57,8 +58,8 @@ class World(Happenings):
 
     def pod(self, uid: str) -> Pod | None:
         """The pod with this UID."""
-        p = self.pods.get(f"gpt-w{uid[1:].partition('.')[0]}")
-        return p if p is not None and p.view.uid == uid else None
+        p = self.by_uid.get(uid)
+        return p if p is not None and self.pods.get(p.view.name) is p else None
 
     def is_up(self, uid: str) -> bool:
         """Whether its processes run and its network lives."""
@@ -142,7 +143,15 @@ class World(Happenings):
             return nodes, cut
         heard = tuple(self.hears(m.uid, "PollRequest") for m in run.plan.members)
         first = run.step > run.plan.resume.step
-        told = (run.gone, first, run.over, run.finished, run.is_stopped, run.failing and run.failing.reason, run.committed_at)
+        told = (
+            run.gone,
+            first,
+            run.over,
+            run.finished,
+            run.is_stopped,
+            run.failing and run.failing.reason,
+            run.committed_at,
+        )
         return nodes, cut, heard, told, len(run.hellos)
 
     def step(self) -> Decision:

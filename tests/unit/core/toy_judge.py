@@ -98,6 +98,11 @@ def report(world: World) -> str:
     )
 
 
+def num_attempts(world: World) -> int:
+    """The number of the newest attempt, 0: none."""
+    return world.status.attempt.number if world.status.attempt else 0
+
+
 def spins(world: World, began: float, attempts: int, ids: int) -> str:
     """What was called too often; empty: nothing."""
     count, key, second = world.operator.calls.busiest()
@@ -106,9 +111,9 @@ def spins(world: World, began: float, attempts: int, ids: int) -> str:
     often = {k: n for k, n in world.operator.calls.failures_since(world.now - 60).items() if n > MOST_FAILURES_A_MINUTE}
     if often:
         return f"failures in the last minute: {often}"
-    number = world.status.attempt.number if world.status.attempt else 0
-    if number - attempts > MOST_ATTEMPTS:
-        return f"{number - attempts} attempts in {world.now - began:.0f} s"
+    more = num_attempts(world) - attempts
+    if more > MOST_ATTEMPTS:
+        return f"{more} attempts in {world.now - began:.0f} s"
     if world.status.next_worker_id - ids > MOST_IDS:
         return f"{world.status.next_worker_id - ids} worker ids in {world.now - began:.0f} s"
     return ""

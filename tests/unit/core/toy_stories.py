@@ -1,7 +1,7 @@
 """Lives of a job in the toy cluster, and the moments in them at which a fault may begin.
 
-A moment is the first second in which a story shows a combination of phase, reason, attempt state, cause and stage that no story
-before it has shown. So a new phase, or a new reason, brings its moments with it.
+A moment is the first one in which a story shows a combination of reason, attempt state and stage that no story before it has shown.
+So a new state, or a new reason, brings its moments with it.
 """
 
 from __future__ import annotations
@@ -106,4 +106,4 @@ def what_it_shows(world: World) -> tuple[str, ...]:
     stage = run.stage(world.until) if run else "-"
     if run and world.operator.leave and stage in ("leaving", "stopping", "stopped"):
         stage += f" for {world.operator.leave.purpose}"
-    return (said.phase, said.reason, state, stage) if said else ("Pending", "-", state, stage)
+    return (said.reason if said else "-", state, stage)

@@ -113,11 +113,13 @@ def _without_storage(seen: Observed, settings: Settings, age_seconds: float, ask
 
 
 def _absent(seen: Observed, settings: Settings) -> tuple[Member, ...]:
-    """Who is left out, by ascending id."""
+    """Who is left out, by ascending id. Where nobody could say hello, not even the coordinator to itself, it is the coordinator."""
     plan = pods.current_plan(seen)
     head = tuple(member for member in plan.members if member.uid == plan.coordinator.uid)
     if _coordinators_answer(seen) is None:
         return head if seen.doubt.saw_other_node or len(plan.members) == 1 else ()
+    if len(_without_hello(seen)) == len(plan.members) and not _hanging(seen):
+        return head
     absent = tuple(member for member in _without_hello(seen) if member not in _hanging(seen))
     waits = absent or _hanging(seen) or verifying(seen)
     return head if not waits and seen.attempt_age_seconds >= settings.start_deadline else absent

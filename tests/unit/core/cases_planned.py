@@ -16,6 +16,7 @@ from everstep_operator.core.model import (
     WorkerStatus,
     WriteStatus,
 )
+from everstep_protocol.messages import Trouble
 from unit.core.decisions import (
     NEED_4,
     PLAN_2,
@@ -165,6 +166,24 @@ case(
         ),
         conditions=PREPARING,
         notices=(Notice("Warning", "AttemptEnded", f"not-delivered: {LEFT_OUT}"),),
+        suspects=SUSPECT,
+    ),
+)
+HANGING = Trouble("StorageHangs", "a listing of /ckpt has not returned", 45.0)
+NOBODY_COULD = sidecar(2, (0, 1, 2), ("absent", "absent", "absent"), gone=False, training=training(-1), storage=HANGING)
+WAITS = f"{WORKERS_2} wait for the storage: worker 0 on node n0: a listing of /ckpt has not returned"
+case(
+    "R11: the coordinator's storage hangs: nobody is blamed, and it is said what is waited for",
+    preparing(status=planned_2(), pods=TOLD, attempt_age_seconds=45.0, sidecar=NOBODY_COULD),
+    decision(
+        "Recovering",
+        "WaitingForStorage",
+        WAITS,
+        conditions={
+            **WAIT_FOR_4,
+            "CheckpointHealthy": ("False", "StorageHangs", "worker 0 on node n0: a listing of /ckpt has not returned"),
+        },
+        requeue_after=0.5,
         suspects=SUSPECT,
     ),
 )

@@ -76,6 +76,11 @@ def test_r28_a_coordinator_that_answers_nobody_is_the_one_left_out() -> None:
     assert "does a NetworkPolicy forbid" in decide(unsure, SETTINGS).message
 
 
+def test_r28_not_everybody_is_given_up_where_nobody_could_say_hello() -> None:
+    assert found(planned(sidecar=before_go("absent", "absent", "absent"))).lost == {0}
+    assert found(planned(sidecar=before_go("ready", "absent", "absent"))).lost == {1, 2}
+
+
 def test_r28_what_a_member_said_of_its_mount_is_in_the_ending() -> None:
     trouble = Trouble("StorageNotShared", "/ckpt is another volume", 9.0)
     end = found(planned(sidecar=before_go("ready", "ready", "absent", troubles={2: trouble})))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import leaving, pods, preparing, sights, troubles
+from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles
 from everstep_operator.core.model import Condition, JobStatus, Observed, Settings
 from everstep_operator.core.outcome import Outcome
 
@@ -63,9 +63,8 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
         )
     if have >= wanted:
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
-    return Condition(
-        "Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {_why_fewer(seen, settings, attempt.number)}"
-    )
+    why = _why_fewer(seen, settings, attempt.number) + attempts.why_again(seen)
+    return Condition("Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {why}")
 
 
 def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:

@@ -150,13 +150,7 @@ def _said(seen: Observed, settings: Settings) -> tuple[Phase, str, str]:
         return "Running", "Training", workers_of
     if hanging:
         return phases.of_recovery(seen), "WaitingForStorage", f"{workers_of} wait for the storage: {hanging}"
-    return phases.of_recovery(seen), "StartingAttempt", workers_of + _why_again(seen)
-
-
-def _why_again(seen: Observed) -> str:
-    """Who kept the attempt before from starting: it may keep this one, too."""
-    attempt = pods.current_attempt(seen)
-    return f"; before it, {attempt.message}; look at the sidecar there" if attempt.cause == "not-delivered" else ""
+    return phases.of_recovery(seen), "StartingAttempt", workers_of + attempts.why_again(seen)
 
 
 def _keep_going(seen: Observed, settings: Settings) -> Outcome:

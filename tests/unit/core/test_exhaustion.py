@@ -17,7 +17,7 @@ from unit.core.toy_stories import Moment
 
 QUARTER = 900.0  # seconds
 STEADY = 130.0  # longer than any timer that may still end what trains
-SAID = 400.0  # so long the same condition is as good as for ever
+SAID = 310.0  # so long the same condition is as good as for ever
 
 MOMENTS = tuple(toy_stories.moments())
 FAULTS = toy_faults.faults()

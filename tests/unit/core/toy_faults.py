@@ -162,7 +162,7 @@ WHOLE: dict[str, tuple[tuple[Any, Any], tuple[str, ...], Any]] = {
     ),
     "node unknown": (_in_set("unknown", _by_node), WORKERS, _worker),
 }
-MESSAGE_REASONS = (*WORKERS, *SAVES, *RESTARTS, "WorkersSilent", "StartingAttempt", "RestartingWorkers")
+MESSAGE_REASONS = (*WORKERS, *SAVES, *RESTARTS, "WorkersSilent", "StartingAttempt", "Preparing", "RestartingWorkers")
 NOT_A_MESSAGE = ("Probe",)  # no answer is awaited: a result that never comes
 
 

@@ -39,6 +39,7 @@ class World(Happenings):
     pods: dict[str, Pod] = field(default_factory=dict)
     by_uid: dict[str, Pod] = field(default_factory=dict)  # every pod that ever was
     nodes: dict[str, Node] = field(default_factory=lambda: {f"n{i}": Node(f"n{i}") for i in range(4)})
+    speaking: dict[str, bool] = field(default_factory=dict)  # `speaks`, until something happens
     places: dict[str, Storage] = field(default_factory=lambda: {"shared": Storage()})
     looks: dict[tuple[int, str, str], float] = field(default_factory=dict)  # prepares that hang, since when
     silence: Silence = field(default_factory=Silence)
@@ -71,8 +72,12 @@ class World(Happenings):
 
     def speaks(self, uid: str) -> bool:
         """Whether its sidecar answers anybody."""
-        p = self.pod(uid)
-        return p is not None and p.view.worker_id not in self.silence.sidecars and self._runs(p)
+        known = self.speaking.get(uid)
+        if known is None:
+            p = self.pod(uid)
+            known = p is not None and p.view.worker_id not in self.silence.sidecars and self._runs(p)
+            self.speaking[uid] = known
+        return known
 
     def hears(self, uid: str, request: str) -> bool:
         """Whether the operator's request gets an answer."""
@@ -126,7 +131,9 @@ class World(Happenings):
         """A second of everybody's work."""
         self.now = max(self.now, self.next_tick)
         self.next_tick = self.now + 1.0
+        self.speaking.clear()
         toy_life.tick(self)
+        self.speaking.clear()
         self.operator.finish(self)
         self.operator.listen(self)
         visible = self._visible()
@@ -157,6 +164,7 @@ class World(Happenings):
     def step(self) -> Decision:
         """One pass."""
         self.passes += 1
+        self.speaking.clear()
         seen = self.observe()
         decision = decide(seen, SETTINGS)
         self.operator.probed = {a.uid for a in decision.actions if type(a).__name__ == "Probe"}
@@ -204,6 +212,7 @@ class World(Happenings):
                 break
             self.now = max(self.now, at)
             if at == end:
+                self.speaking.clear()
                 self.operator.finish(self)
             elif at == self.next_tick:
                 self.tick()

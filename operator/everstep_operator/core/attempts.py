@@ -82,6 +82,12 @@ def again(seen: Observed, settings: Settings, why: str) -> JobStatus:
     return replace(status, attempt=replace(attempt, message=attempt.message or why))
 
 
+def why_again(seen: Observed) -> str:
+    """For people: who kept the attempt before from starting: it may keep this one, too. Empty: nobody."""
+    attempt = pods.current_attempt(seen)
+    return f"; before it, {attempt.message}; look at the sidecar there" if attempt.cause == "not-delivered" else ""
+
+
 def end(seen: Observed, status: JobStatus, why: str) -> JobStatus:
     """R30: no attempt follows for now; a number that was only prepared is burnt."""
     ended = replace(pods.current_attempt(seen), state="Ended", ended=why, plan=None)

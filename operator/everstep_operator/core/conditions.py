@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import leaving, pods, preparing, sights, troubles
+from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles
 from everstep_operator.core.model import Condition, JobStatus, Observed, Settings
 from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
+STOPPING_SECONDS = 30.0
 
 
 def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
@@ -56,11 +57,14 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
             return Condition("Degraded", "True", "PodsRemain", remain)
         return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
     have, wanted = len(attempt.plan.members), seen.spec.max_workers
+    if have > wanted and _why_not_stopped(seen):
+        return Condition(
+            "Degraded", "True", "MoreWorkers", f"{have} of {wanted} workers; the others leave{_why_not_stopped(seen)}"
+        )
     if have >= wanted:
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
-    return Condition(
-        "Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {_why_fewer(seen, settings, attempt.number)}"
-    )
+    why = _why_fewer(seen, settings, attempt.number) + attempts.why_again(seen)
+    return Condition("Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {why}")
 
 
 def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
@@ -73,7 +77,19 @@ def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
-    return "more are about to join"
+    return "more are about to join" + _why_not_stopped(seen)
+
+
+def _why_not_stopped(seen: Observed) -> str:
+    """The attempt was asked to stop for them, a good while ago."""
+    age = leaving.asked_age(seen, "change")
+    if age is None or age < STOPPING_SECONDS:
+        return ""
+    head = next(m for m in pods.current_plan(seen).members if m.uid == pods.current_plan(seen).coordinator.uid)
+    return (
+        f", once the attempt has saved and stopped, which worker {head.id} on node {head.node} was asked for in vain so far; "
+        "look at the sidecars' output"
+    )
 
 
 def _missing(seen: Observed, settings: Settings) -> str:
@@ -81,7 +97,7 @@ def _missing(seen: Observed, settings: Settings) -> str:
     unasked = tuple(pod for pod in leaving.settled(seen, settings) if sights.of(seen, pod) is None)
     asked = ", ".join(sights.where(pod) for pod in unasked)
     lines = [preparing.missing(seen, settings, (*members, *unasked))]
-    lines += [f"{asked} to say that the storage is seen there"] if asked else []
+    lines += [f"{asked} to say that the storage is seen there; look at the sidecar if it does not"] if asked else []
     return "; ".join(line for line in lines if line != "nothing") or "nothing"
 
 

@@ -151,7 +151,7 @@ def _ask(seen: Observed, settings: Settings, candidates: Pods) -> Outcome:
     """R4: fence, then look; an unanswered one is repeated with the same number and intent, and told once nobody is left to ask."""
     actions = (_prepare(seen, settings, candidates), *pod_actions(seen, settings))
     if any(pod.uid not in seen.prepare_failed for pod in candidates):
-        return Outcome(phases.of_recovery(seen), "Preparing", LOOKING, actions, LOOK_AGAIN)
+        return Outcome(phases.of_recovery(seen), "Preparing", LOOKING + attempts.why_again(seen), actions, LOOK_AGAIN)
     silent = ", ".join(sights.where(pod) for pod in candidates)
     message = (
         f"no worker that could prepare attempt {pods.current_attempt(seen).number} answers the operator ({silent}): "

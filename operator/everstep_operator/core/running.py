@@ -50,7 +50,7 @@ def decide(seen: Observed, settings: Settings, spec: JobSpec) -> Outcome:
         return conclude(seen, settings, spec, status, ending)
     status = bookkeeping.maintain(seen, settings, status)
     if status != seen.status:
-        return _write(seen, status)
+        return _write(seen, settings, status)
     return _keep_going(seen, settings)
 
 
@@ -119,10 +119,10 @@ def fail(seen: Observed, status: JobStatus, stop: budget.Stop, details: str = ""
     return Outcome("Failed", stop.reason, end.result_message, (WriteStatus(end),), notices=(notice,))
 
 
-def _write(seen: Observed, status: JobStatus) -> Outcome:
+def _write(seen: Observed, settings: Settings, status: JobStatus) -> Outcome:
     """Nothing but the books: what is shown follows the new status."""
     shown = replace(seen, status=status)
-    phase, reason, message = _said(shown)
+    phase, reason, message = _said(shown, settings)
     notices: tuple[Notice, ...] = ()
     if _has_just_started(seen, status):
         notices = (Notice("Normal", "AttemptStarted", message),)
@@ -137,17 +137,20 @@ def _has_just_started(seen: Observed, status: JobStatus) -> bool:
     )
 
 
-def _said(seen: Observed) -> tuple[Phase, str, str]:
+def _said(seen: Observed, settings: Settings) -> tuple[Phase, str, str]:
     plan = pods.current_plan(seen)
     workers_of = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
     unsaved, hanging = timers.waits_for_save(seen), timers.waits_for_storage(seen)
     if unsaved:
         return "Waiting", "StoppedWithoutSave", f"{workers_of} stopped, and wait for their save: {unsaved}"
     if pods.current_attempt(seen).state == "Started":
+        stalled = timers.waits_for_steps(seen, settings)
+        if stalled:
+            return "Running", "NotProgressing", f"{workers_of}: {stalled}"
         return "Running", "Training", workers_of
     if hanging:
         return phases.of_recovery(seen), "WaitingForStorage", f"{workers_of} wait for the storage: {hanging}"
-    return phases.of_recovery(seen), "StartingAttempt", workers_of
+    return phases.of_recovery(seen), "StartingAttempt", workers_of + attempts.why_again(seen)
 
 
 def _keep_going(seen: Observed, settings: Settings) -> Outcome:
@@ -163,7 +166,7 @@ def _keep_going(seen: Observed, settings: Settings) -> Outcome:
         *leaving.questions(seen, settings),
         *workers.probes(seen),
     )
-    phase, reason, message = _said(seen)
+    phase, reason, message = _said(seen, settings)
     return Outcome(phase, reason, message + _hint(seen, settings), actions, _next_look(seen, settings))
 
 
@@ -174,6 +177,8 @@ def _hint(seen: Observed, settings: Settings) -> str:
         return "; no worker answers the operator: does a NetworkPolicy forbid it to reach the pods?"
     if pods.has_started(seen) or seen.attempt_age_seconds < settings.hello_deadline:
         return ""
+    if timers.waits_for_go(seen):
+        return f"; {timers.waits_for_go(seen)}"
     names = ", ".join(f"worker {member.id} on node {member.node}" for member in timers.verifying(seen))
     return f"; {names} still verify their part of the checkpoint" if names else ""
 

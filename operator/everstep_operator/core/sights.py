@@ -12,6 +12,7 @@ from everstep_operator.core.model import AskSight, Observed, PodView, Settings
 
 NOT_SHARED = "StorageNotShared"
 REMEDY = "every pod must mount the same shared volume: look at the claim's access mode (ReadWriteMany) and at the mount on that node"
+STALE_SECONDS = 60.0  # so old, a word that is asked for every second is silence
 LAUNCHER_RETRY = 1.0  # seconds: a container that the kubelet starts again is there soon
 
 
@@ -59,12 +60,14 @@ def is_without_launcher(seen: Observed, pod: PodView) -> bool:
 
 def why_not(seen: Observed, pod: PodView) -> str:
     """Why a pod that runs well cannot be a member, by its own word; empty: nothing is known against it."""
-    sight = of(seen, pod)
-    if sight is not None and sight.storage is not None:
-        return sight.storage.message
-    return (
-        "" if sight is None or sight.launcher else "its launcher is not connected: the trainer container does not run"
-    )
+    word = _words(seen).get(pod.uid)
+    if word is not None and word.sight.storage is not None:
+        return word.sight.storage.message
+    if word is None or word.sight.launcher:
+        return ""
+    if word.age_seconds >= STALE_SECONDS:
+        return f"its sidecar on node {pod.node} does not answer the operator; does a NetworkPolicy forbid it to reach the pods?"
+    return f"its launcher is not connected: the trainer container on node {pod.node} does not run; look at its state and last output"
 
 
 def lines(seen: Observed, those: Iterable[PodView]) -> str:

@@ -9,6 +9,7 @@ from everstep_operator.core import pods, suspicion
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import Observed, Settings
 
+STALLED_SECONDS = 60.0  # no step, or no sign of life, for so long is said
 LATELY_SECONDS = 10.0  # who answered within this still answers
 STORAGE_FAILS = ("StorageHangs", "StorageError")  # the storage's own fault; `StorageNotShared` is that of one mount
 NO_USE_TO_WAIT = (
@@ -50,6 +51,30 @@ def waits_for_save(seen: Observed) -> str:
     if answer.failing is None or answer.failing.reason in NO_USE_TO_WAIT:
         return ""
     return answer.failing.message
+
+
+def waits_for_go(seen: Observed) -> str:
+    """Before go: all said hello, and the coordinator gives no go, for people; empty: it is waited for others."""
+    answer = _coordinators_answer(seen)
+    if answer is None or answer.over or pods.has_started(seen) or _without_hello(seen) or verifying(seen):
+        return ""
+    plan = pods.current_plan(seen)
+    where = _where(plan.member(plan.coordinator.uid))
+    return f"every worker is ready, and {where}, which coordinates, does not give the go; look at both containers there"
+
+
+def waits_for_steps(seen: Observed, settings: Settings) -> str:
+    """After go: nothing has come of it for a while, for people; empty: the trainers get on, or save, or nobody can tell."""
+    answer = pods.sidecar_of(seen)
+    if answer is None or answer.over or not pods.has_started(seen) or _is_saving(settings, answer):
+        return ""
+    if suspicion.has_doubts(seen, settings):
+        return ""
+    what, late, limit = _slowest(seen, settings, answer)
+    usual = suspicion.step_limit(answer.training.usual_seconds, settings)
+    if late < max(STALLED_SECONDS, usual):
+        return ""
+    return f"{what}; look at the trainers' output; after {limit:g} s the attempt is ended as a hang"
 
 
 def verifying(seen: Observed) -> tuple[Member, ...]:

@@ -22,7 +22,7 @@ from everstep_operator.core.model import (
 from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
-RESTARTING = "its trainer container ended and is being restarted"
+REPAIR = "repair it, or delete its Node object if it is gone for good"
 
 
 @dataclass(frozen=True)
@@ -130,31 +130,49 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
         return "its pod is being deleted"
     if pods.is_over(pod):
         return f"its pod ended ({pod.phase})"
-    return _why_not_running(pod) or _why_not_trusted(seen, settings, pod)
+    return _why_not_running(seen, pod) or _why_not_trusted(seen, settings, pod)
 
 
-def _why_not_running(pod: PodView) -> str:
+def _why_not_running(seen: Observed, pod: PodView) -> str:
     if pod.unschedulable:
-        return f"it cannot be scheduled: {pod.unschedulable}"
+        return f"it cannot be scheduled: {pod.unschedulable}{_held(seen)}; make room for it, or lower spec.workers.max"
     if pod.waiting:
-        return f"its container cannot start: {pod.waiting}"
-    if pod.trainer_terminated:
-        return RESTARTING
-    if pod.phase != "Running" or not pod.sidecar_running or not pod.ip:
-        return f"it is starting on node {pod.node}" if pod.node else "it is being scheduled"
-    return ""
+        return f"its container cannot start on node {pod.node}: {pod.waiting}; look at the events of pod {pod.name}"
+    if _is_restarting(pod):
+        return f"its trainer container on node {pod.node} ended and is being restarted; look at its last output"
+    if pod.phase == "Running" and pod.sidecar_running and pod.ip:
+        return ""
+    if not pod.node:
+        return "it is being scheduled"
+    return (
+        ""
+        if pods.is_node_bad(seen, pod.node)
+        else f"it is starting on node {pod.node}; look at its events if it stays so"
+    )
+
+
+def _held(seen: Observed) -> str:
+    """Pods of workers that were given up, and that hold the room of others for as long as their nodes do not end them."""
+    gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
+    left = sorted((pod for pod in seen.pods if pod.worker_id in gone and pod.node), key=lambda pod: pod.worker_id)
+    names = ", ".join(f"worker {pod.worker_id} on node {pod.node}" for pod in left)
+    return f" (the pod of {names} is still there: if that node does not answer, {REPAIR})" if names else ""
+
+
+def _is_restarting(pod: PodView) -> bool:
+    return pod.trainer_terminated and not pod.unschedulable and not pod.waiting
 
 
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
     joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
     if pods.is_node_bad(seen, pod.node):
-        return f"node {pod.node} does not answer"
+        return f"node {pod.node} does not answer; {REPAIR}"
     if not joined and pod.node in pods.suspect_nodes(seen, settings):
         return f"node {pod.node} came back a moment ago"
     if pod.node not in seen.nodes:
-        return f"node {pod.node} is not known to the operator yet"
+        return f"node {pod.node} is not known to the operator yet; look whether it may list nodes"
     if do_our_probes_fail(seen, settings, pod.uid, pod.node):
-        return f"its sidecar on node {pod.node} does not answer"
+        return f"its sidecar on node {pod.node} does not answer; look at that container and at the network to it"
     return ""
 
 
@@ -162,7 +180,8 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """R32: members of the last attempt whose trainer container the kubelet is starting again, by ascending id."""
     there = pods.by_worker(seen)
     joined = sorted(row.id for row in seen.status.workers if row.state == "Joined")
-    return tuple(there[i] for i in joined if why_unusable(seen, settings, i) == RESTARTING)
+    ended = (there[i] for i in joined if i in there and _is_restarting(there[i]))
+    return tuple(pod for pod in ended if not pods.is_leaving(pod) and not pods.is_over(pod))
 
 
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:

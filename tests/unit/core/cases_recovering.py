@@ -95,8 +95,8 @@ case(
     ),
 )
 NOT_ENOUGH = (
-    f"1 of at least 2 workers can run; waiting for {NEED_4}; worker 5: it is starting on node n5; "
-    "worker 6: its container cannot start: ErrImagePull: no"
+    f"1 of at least 2 workers can run; waiting for {NEED_4}; worker 5: it is starting on node n5; look at its events if it stays so; "
+    "worker 6: its container cannot start on node n0: ErrImagePull: no; look at the events of pod gpt-w6"
 )
 case(
     "below min: Waiting tells how many, which and why; the lost workers' pods go, they may hold the room",

@@ -15,6 +15,7 @@ from everstep_operator.core.model import (
     Observed,
     StageSeconds,
 )
+from everstep_operator.core.workers import REPAIR
 from everstep_protocol.local import TerminationMessage
 from everstep_protocol.messages import Peer, PrepareRequest
 from everstep_protocol.plan import sealed
@@ -145,7 +146,10 @@ def planned_2(**changes: Any) -> JobStatus:
     )
 
 
-NEED_4 = "worker 4: it cannot be scheduled: no room"
+NEED_4 = (
+    f"worker 4: it cannot be scheduled: no room (the pod of worker 3 on node n3 is still there: if that node does not answer, {REPAIR}); "
+    "make room for it, or lower spec.workers.max"
+)
 SUSPECT = ("n3",)
 CRASHED = Budget((Crash(1, NOW_TEXT),), 0, 0)
 DYING = TerminationMessage(attempt=1, result="finished")

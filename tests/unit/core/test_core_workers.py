@@ -157,16 +157,19 @@ def test_r25_a_pod_on_the_node_of_a_lost_worker_is_no_member_although_its_lease_
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "runs": ({}, ""),
-    "no sidecar": ({"sidecar_running": False}, "it is starting on node n2"),
-    "no address": ({"ip": ""}, "it is starting on node n2"),
-    "not running": ({"phase": "Pending"}, "it is starting on node n2"),
+    "no sidecar": ({"sidecar_running": False}, "it is starting on node n2; look at its events if it stays so"),
+    "no address": ({"ip": ""}, "it is starting on node n2; look at its events if it stays so"),
+    "not running": ({"phase": "Pending"}, "it is starting on node n2; look at its events if it stays so"),
     "no node": ({"phase": "Pending", "node": ""}, "it is being scheduled"),
-    "trainer container ended": ({"trainer_terminated": True}, "its trainer container ended and is being restarted"),
+    "trainer container ended": (
+        {"trainer_terminated": True},
+        "its trainer container on node n2 ended and is being restarted; look at its last output",
+    ),
     "told to leave": ({"disruption": "EvictionByEvictionAPI"}, "its pod is being deleted"),
     "ended": ({"phase": "Succeeded"}, "its pod ended (Succeeded)"),
-    "silent kubelet": ({"node": "n3"}, "node n3 does not answer"),
-    "node gone": ({"node": "n8"}, "node n8 does not answer"),
-    "node not known": ({"node": "n7"}, "node n7 is not known to the operator yet"),
+    "silent kubelet": ({"node": "n3"}, f"node n3 does not answer; {workers.REPAIR}"),
+    "node gone": ({"node": "n8"}, f"node n8 does not answer; {workers.REPAIR}"),
+    "node not known": ({"node": "n7"}, "node n7 is not known to the operator yet; look whether it may list nodes"),
 }
 
 
@@ -186,7 +189,8 @@ def test_a_node_that_came_back_takes_no_new_member_at_once_but_keeps_its_own() -
 
 def test_r25_in_preparing_a_sidecar_that_leaves_probes_unanswered_is_no_member() -> None:
     seen = preparing(networks={"u2": Network(0, 0, 2, False)})
-    assert workers.why_unusable(seen, SETTINGS, 2) == "its sidecar on node n2 does not answer"
+    why = "its sidecar on node n2 does not answer; look at that container and at the network to it"
+    assert workers.why_unusable(seen, SETTINGS, 2) == why
 
 
 def test_r29_no_more_members_than_wanted_those_of_the_last_attempt_first() -> None:

@@ -192,7 +192,7 @@ class Operator:
     def _end_AskSight(self, world: World, action: Any) -> None:  # noqa: N802
         p = world.pod(action.uid)
         if p and self.intent == _about(action):
-            self._take(world, toy_prepare.sight(world, p, action.attempt))
+            self._take(world, toy_prepare.sight(world, p, action.attempt, action.raised_by))
 
     def _take(self, world: World, sight: Sight) -> None:
         self.sights[sight.uid], self.sight_at[sight.uid] = sight, world.now

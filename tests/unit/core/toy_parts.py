@@ -69,6 +69,7 @@ class Storage:
 
     owned: bool = False
     fences: dict[int, str] = field(default_factory=dict)  # attempt -> intent
+    raised_by: dict[int, str] = field(default_factory=dict)  # attempt -> UID of the pod whose fence it is
     checkpoints: dict[str, CheckpointInfo] = field(default_factory=dict)
 
 

@@ -44,13 +44,14 @@ def prepare(world: World, action: Prepare) -> PrepareAnswer | None:
     if world.silence.full and request.attempt not in storage.fences:
         why = f"worker {p.view.worker_id} on node {p.view.node} cannot write to /c: no space left; free or add space"
         return _answer(request, "wait", "StorageError", why, sights=_sights(world, request))
-    _fence(world, storage, request)
+    _fence(world, storage, request, p.view.uid)
     return _choose(world, storage, request)
 
 
-def _fence(world: World, storage: Storage, request: PrepareRequest) -> None:
+def _fence(world: World, storage: Storage, request: PrepareRequest, uid: str) -> None:
     storage.owned = True
     storage.fences[request.attempt] = request.intent_id
+    storage.raised_by.setdefault(request.attempt, uid)
     if world.run and world.run.plan.attempt < request.attempt and storage is world.places["shared"]:
         world.run = None  # the fence took its commits away
 
@@ -62,7 +63,8 @@ def _choose(world: World, storage: Storage, request: PrepareRequest) -> PrepareA
         for c in found
         if is_on(request.lineage, (c.attempt, c.step), current=request.last_attempt) and c.id not in request.condemned
     ]
-    sights = _sights(world, request)
+    raised_by = storage.raised_by[request.attempt]
+    sights = _sights(world, request, raised_by)
     if not on and request.ever:
         assert storage is not world.places["shared"], "a job that had a checkpoint would start at 0"
         why = "no usable checkpoint is left at /c; restore one or set spec.resumeFrom"
@@ -73,6 +75,7 @@ def _choose(world: World, storage: Storage, request: PrepareRequest) -> PrepareA
     return _answer(
         request, "ready", "Newest", "", highest=request.attempt, resume=resume,
         lineage=cut(request.lineage, (resume.attempt, resume.step)), checkpoints=tuple(found), sights=sights,
+        raised_by=raised_by,
     )  # fmt: skip
 
 
@@ -81,26 +84,28 @@ def _answer(request: PrepareRequest, outcome: Any, reason: str, message: str, **
     return PrepareAnswer(request.attempt, request.intent_id, outcome, reason, message, **given)
 
 
-def _sights(world: World, request: PrepareRequest) -> tuple[Sight, ...]:
+def _sights(world: World, request: PrepareRequest, raised_by: str = "") -> tuple[Sight, ...]:
     asked = (world.pod(uid) for uid in request.expected)
     return tuple(
-        sight(world, p, request.attempt)
+        sight(world, p, request.attempt, raised_by)
         for p in asked
         if p and world.speaks(p.view.uid) and "SightRequest" not in world.silence.withheld
     )
 
 
-def sight(world: World, p: Pod, attempt: int) -> Sight:
+def sight(world: World, p: Pod, attempt: int, raised_by: str) -> Sight:
     """R11: what a pod says of its own mount."""
-    return Sight(p.view.uid, storage_trouble(world, p, attempt), p.connected and world.hears_launcher(p), p.obeys)
+    trouble = storage_trouble(world, p, attempt, raised_by)
+    return Sight(p.view.uid, trouble, p.connected and world.hears_launcher(p), p.obeys)
 
 
-def storage_trouble(world: World, p: Pod, attempt: int) -> Trouble | None:
-    """Why this pod does not see the fence of the attempt on its mount."""
+def storage_trouble(world: World, p: Pod, attempt: int, raised_by: str = "") -> Trouble | None:
+    """Why this pod does not see the fence of the attempt on its mount; `raised_by`: whose it must be, empty: anybody's."""
     where = f"worker {p.view.worker_id} on node {p.view.node}"
     if p.view.node in world.silence.hanging:
         return Trouble("StorageHangs", f"{where}: /c does not answer; check the storage's server and the mount", 5.0)
-    if attempt and attempt not in world.storage_of(p.view.node).fences:
+    storage = world.storage_of(p.view.node)
+    if attempt and (attempt not in storage.fences or raised_by not in ("", storage.raised_by[attempt])):
         return Trouble(
             "StorageNotShared", f"{where} does not see the job's storage at /c; mount the same claim there", 5.0
         )

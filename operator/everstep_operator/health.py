@@ -23,8 +23,8 @@ class Health:
     async def start(self) -> None:
         """Listen."""
         app = web.Application()
-        app.router.add_get("/healthz", lambda request: _answer(self._alive()))
-        app.router.add_get("/readyz", lambda request: _answer(self._ready()))
+        app.router.add_get("/healthz", self._healthz)
+        app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
         await self._runner.setup()
@@ -35,10 +35,16 @@ class Health:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return _answer(self._alive())
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return _answer(self._ready())
+
     async def _metrics(self, request: web.Request) -> web.Response:
         text = generate_latest(self._registry)
         return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
-async def _answer(problems: list[str]) -> web.Response:
+def _answer(problems: list[str]) -> web.Response:
     return web.Response(text="; ".join(problems) or "ok", status=503 if problems else 200)

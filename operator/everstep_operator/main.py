@@ -9,12 +9,14 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Coroutine
 from typing import Any, cast
 
 import kopf
 from everstep_protocol import names
 
 from everstep_operator.cluster import tasks
+from everstep_operator.cluster.backoff import Backoff
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
 from everstep_operator.cluster.client import ApiError, Client, Unavailable
 from everstep_operator.cluster.connection import NoCluster, find_credentials
@@ -36,12 +38,12 @@ _log = logging.getLogger(__name__)
 
 _LEAST_KEY_BYTES = 16
 _SILENT_SECONDS = 300.0
-_UID_RETRY_SECONDS = 1.0
+_UID_RETRY_SECONDS = (1.0, 10.0)
 _STOP_SECONDS = 5.0
 
 
 class Operator:
-    """Everything that runs, put together. `run` returns when it was told to stop; raises LeaseLost."""
+    """Everything that runs, put together. `run` returns when it was told to stop; raises LeaseLost, Died."""
 
     def __init__(self, settings: Settings, root_key: bytes, client: Client, metrics: Metrics, decide: Decide) -> None:
         self._settings = settings
@@ -54,6 +56,7 @@ class Operator:
         self._beats = Beats(self._node_changed, self._node_changed)
         self._nodes = NodeBook(self._beats, self._node_changed)
         self._loop = tasks.LoopWatch()
+        self._vital = tasks.Vital()
         self._wakes = wakes
         self._leases = LeaseWatch(client, self._beats)
         self._cluster = Cluster(settings, client, self._sidecars, self._pods, self._nodes, wakes, self._loop, metrics)
@@ -72,13 +75,13 @@ class Operator:
         await self._client.open()
         await self._sidecars.open()
         await self._health.start()
-        running = [tasks.start(self._loop.run(), "loop watch")]
+        self._vital.start(self._loop.run(), "loop watch")
         try:
             if await self._becomes_leader(stop):
-                await self._act(stop, running)
+                await self._act(stop)
         finally:
             await self.actors.close()
-            await tasks.end(*running)
+            await self._vital.end()
             await self._leader.release()
             await self._health.stop()
             await self._sidecars.close()
@@ -88,25 +91,14 @@ class Operator:
         if not self._settings.lease.enabled:
             return True
         _log.info("waiting for the lease %s/%s", self._settings.lease.namespace, self._settings.lease.name)
-        stopping, acquiring = asyncio.create_task(stop.wait()), asyncio.create_task(self._leader.acquire())
-        await asyncio.wait({stopping, acquiring}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopping, acquiring):
-            task.cancel()
+        await _first_of(stop.wait(), self._leader.acquire(), self._vital.watch())
         return self._leader.is_leader
 
-    async def _act(self, stop: asyncio.Event, running: list[asyncio.Task[None]]) -> None:
+    async def _act(self, stop: asyncio.Event) -> None:
         _log.info("acting as %s", self._settings.lease.identity)
-        keeping = asyncio.create_task(self._leader.keep()) if self._settings.lease.enabled else None
-        hearing = asyncio.create_task(self._hear(stop))
-        stopping = asyncio.create_task(stop.wait())
-        running.append(tasks.start(self._fill_caches(running), "caches"))
-        awaited = {task for task in (keeping, hearing, stopping) if task is not None}
-        done, left = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-        for task in left:
-            task.cancel()  # kopf, too: of its own it would wait for all of our tasks first
-        await asyncio.wait(left | done, timeout=_STOP_SECONDS)
-        for task in done:
-            task.result()
+        self._vital.start(self._fill_caches(), "caches")
+        keeping = [self._leader.keep()] if self._settings.lease.enabled else []
+        await _first_of(*keeping, self._hear(stop), stop.wait(), self._vital.watch())
 
     async def _hear(self, stop: asyncio.Event) -> None:
         identity = cast(Any, self._settings.lease.identity)  # kopf's own has the user's name: a uid may have none
@@ -120,26 +112,27 @@ class Operator:
             stop_flag=stop,
         )
 
-    async def _fill_caches(self, running: list[asyncio.Task[None]]) -> None:
+    async def _fill_caches(self) -> None:
         """Nobody decides before all caches are filled."""
         for reflector in self._reflectors:
-            running.append(tasks.start(reflector.run(), "reflector"))
-        running.append(tasks.start(self._leases.run(), "node leases"))
+            self._vital.start(reflector.run(), "reflector")
+        self._vital.start(self._leases.run(), "node leases")
         self._cluster.uid = await self._read_cluster_uid()
         await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors), self._leases.synced.wait())
         self._is_acting = True
         self.actors.open()
-        running.append(tasks.start(self.actors.run(), "jobs"))
+        self._vital.start(self.actors.run(), "jobs")
         _log.info("all caches are filled")
 
     async def _read_cluster_uid(self) -> str:
+        backoff = Backoff(self._cluster.clock, first=_UID_RETRY_SECONDS[0], most=_UID_RETRY_SECONDS[1])
         while True:
             try:
                 namespace = await self._client.request("GET", "/api/v1/namespaces/kube-system")
                 return str(namespace["metadata"]["uid"])
             except (ApiError, Unavailable) as error:
                 _log.warning("the cluster's UID is not read: %s", error)
-                await asyncio.sleep(_UID_RETRY_SECONDS)
+                await self._cluster.clock.sleep(backoff.fail())
 
     def _build_reflectors(self) -> list[Reflector[PodRecord] | Reflector[NodeRecord]]:
         nodes = Reflector(self._client, "/api/v1/nodes", trim_node, self._nodes.take)
@@ -169,13 +162,24 @@ class Operator:
         return [] if waits or self._is_acting else ["caches are being filled"]
 
 
+async def _first_of(*works: Coroutine[Any, Any, Any]) -> None:
+    """Until one of them ends; the others are cancelled. Raises what it raised."""
+    running = [asyncio.create_task(work) for work in works]
+    done, left = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for task in left:
+        task.cancel()  # kopf, too: of its own it would wait for all of our tasks first
+    await asyncio.wait(running, timeout=_STOP_SECONDS)
+    for task in done:
+        task.result()
+
+
 def load_decide() -> Decide:
     """The core, by name: the edges do not need it to be imported."""
     return cast(Decide, importlib.import_module("everstep_operator.core.decide").decide)
 
 
 def main() -> None:
-    """Exit code 0: told to stop. 1: the lease was lost. 2: settings or surroundings are wrong."""
+    """Exit code 0: told to stop. 1: the lease was lost, or a part of the operator failed. 2: settings or surroundings are wrong."""
     if "--help" in sys.argv[1:]:
         print(_help())
         return
@@ -201,6 +205,9 @@ async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Met
         await operator.run(stop)
     except LeaseLost as error:
         _log.error("the lease is lost, another replica acts: %s", error)
+        return 1
+    except tasks.Died as error:
+        _log.error("the operator cannot go on, it is to be started anew: %s", error)
         return 1
     _log.info("stopped")
     return 0

@@ -25,6 +25,7 @@ VARIABLES: dict[str, tuple[str, str]] = {
     ),
     "EVERSTEP_SIDECAR_CPU": ("250m", "CPU request of the sidecar; its limit, too, in Guaranteed pods"),
     "EVERSTEP_SIDECAR_MEMORY": ("128Mi", "memory request of the sidecar; its limit, too, in Guaranteed pods"),
+    "EVERSTEP_SIDECAR_SILENCE": ("100", "a sidecar that answers nothing for so many seconds is restarted"),
     "EVERSTEP_ROOT_KEY_FILE": ("/etc/everstep/root-key/key", "file with the key that job tokens are made from"),
     "EVERSTEP_LEASE_ENABLED": ("true", "false: act without a lease (one replica only)"),
     "EVERSTEP_LEASE_NAME": ("everstep", "name of the Lease that says which replica acts"),
@@ -46,6 +47,7 @@ class PodSettings:
     metrics_port: int = names.PORT_METRICS
     sidecar_cpu: str = "250m"
     sidecar_memory: str = "128Mi"
+    sidecar_silence: float = 100.0  # seconds without any answer, then the kubelet restarts it
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def parse_settings(env: Mapping[str, str], *, identity: str) -> Settings:
             metrics_port=read.number("EVERSTEP_METRICS_PORT", int),
             sidecar_cpu=read.text("EVERSTEP_SIDECAR_CPU"),
             sidecar_memory=read.text("EVERSTEP_SIDECAR_MEMORY"),
+            sidecar_silence=read.number("EVERSTEP_SIDECAR_SILENCE", float),
         ),
         lease=LeaseSettings(
             enabled=read.choice("EVERSTEP_LEASE_ENABLED", ("true", "false")) == "true",

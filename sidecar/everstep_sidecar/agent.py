@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from everstep_protocol import local
 from everstep_protocol.messages import Ack, Announce, Peer, Ping, StopAnswer, StopOrder
@@ -17,11 +17,13 @@ from everstep_sidecar.coordinator_link import CoordinatorLink
 from everstep_sidecar.launcher_link import LauncherGone
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.run import AttemptRun
+from everstep_sidecar.sight import Sights
 from everstep_sidecar.stop_desk import StopDesk
 from everstep_sidecar.tasks import Tasks
 
 PING_SECONDS = 1.0
 STOP_GRACE_SECONDS = 2.0  # for scripts without the library that were stopped by plan: their own TERM handlers may save
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +36,7 @@ class Agent:
         self._tasks = Tasks(pod.on_failure)
         self._run_task: asyncio.Task[None] | None = None
         self._announcing = 0
+        self.sights = Sights(pod, self._tasks)
         self.plan: Plan | None = None
         self.run: AttemptRun | None = None
         self.coordinator: Coordinator | None = None
@@ -53,9 +56,9 @@ class Agent:
         self._end_run()
         await self._tasks.close()
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run beside, until this sidecar ends."""
-        self._tasks.spawn(work)
+        return self._tasks.spawn(work)
 
     @property
     def member(self) -> Member | None:
@@ -143,7 +146,8 @@ class Agent:
             self.coordinator.start()
         link = CoordinatorLink(self._pod.client, plan, self._pod.uid, self.coordinator)
         low, high = member.ranks
-        self.run = AttemptRun(self._pod, plan, member, link, StopDesk(self._pod.pages, plan.attempt, high - low))
+        desk = StopDesk(self._pod.pages, plan.attempt, high - low)
+        self.run = AttemptRun(self._pod, plan, member, link, desk, self.sights)
         self._run_task = self._tasks.spawn(self.run.run())
 
     def _end_run(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ from everstep_protocol.messages import Peer, Problem
 
 T = TypeVar("T")
 CONNECT_SECONDS = 2.0
+LEAST_SECONDS = 0.05  # of a time-out: none at all would mean for ever
 
 
 class Unanswered(Exception):
@@ -40,6 +41,7 @@ class Client:
         self._port = port
         self._on_highest = on_highest
         self._source_ip = source_ip
+        self._boots = auth.Boots()
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -54,40 +56,29 @@ class Client:
 
     async def post(self, peer: Peer, path: str, request: Any, kind: type[T], *, seconds: float = 5.0) -> T:
         """The answer to one request. Raises Unanswered or Refused."""
-        assert self._session is not None
         body = codec.dumps(request).encode()
-        nonce = secrets.token_hex(16)
-        timeout = aiohttp.ClientTimeout(total=seconds, sock_connect=CONNECT_SECONDS)
+        end = time.monotonic() + seconds
+        status, raw = await self._exchange(peer, path, body, end)
+        if status == auth.OTHER_BOOT:
+            self._boots.learn(peer.uid, _read_problem(raw).boot)
+            status, raw = await self._exchange(peer, path, body, end)
+        return self._decode(status, raw, kind)
+
+    async def _exchange(self, peer: Peer, path: str, body: bytes, end: float) -> tuple[int, bytes]:
+        """Status and body of an answer that counts; `end` by the monotonic clock. Raises Unanswered."""
+        assert self._session is not None
+        boot = self._boots.of(peer.uid)
+        head = auth.new_post(path, body, job=self._job_uid, sender=self._own_uid, recipient=peer.uid, boot=boot)
+        headers = {"Content-Type": "application/json", **head.headers(self._token)}
+        timeout = aiohttp.ClientTimeout(total=max(end - time.monotonic(), LEAST_SECONDS), sock_connect=CONNECT_SECONDS)
         url = f"http://{_host(peer.ip)}:{self._port}{path}"
         try:
-            async with self._session.post(
-                url, data=body, headers=self._headers(peer, path, nonce, body), timeout=timeout
-            ) as answer:
-                raw = await answer.read()
-                self._verify(peer, nonce, answer.status, raw, answer.headers.get(auth.HEADER_SIGNATURE))
-                return self._decode(answer.status, raw, kind)
+            async with self._session.post(url, data=body, headers=headers, timeout=timeout) as answer:
+                raw = await _read(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unanswered(f"{peer.ip} {path}: {error or type(error).__name__}") from error
-
-    def _headers(self, peer: Peer, path: str, nonce: str, body: bytes) -> dict[str, str]:
-        signature = auth.sign_request(
-            self._token,
-            method="POST",
-            path=path,
-            job=self._job_uid,
-            sender=self._own_uid,
-            recipient=peer.uid,
-            nonce=nonce,
-            body=body,
-        )
-        return {
-            auth.HEADER_JOB: self._job_uid,
-            auth.HEADER_SENDER: self._own_uid,
-            auth.HEADER_RECIPIENT: peer.uid,
-            auth.HEADER_NONCE: nonce,
-            auth.HEADER_SIGNATURE: signature,
-            "Content-Type": "application/json",
-        }
+        self._verify(peer, head.nonce, answer.status, raw, answer.headers.get(auth.HEADER_SIGNATURE))
+        return answer.status, raw
 
     def _verify(self, peer: Peer, nonce: str, status: int, body: bytes, given: str | None) -> None:
         expected = auth.sign_answer(self._token, nonce=nonce, status=status, responder=peer.uid, body=body)
@@ -95,11 +86,11 @@ class Client:
             raise Unanswered(f"{peer.ip}: the answer ({status}) is not signed by pod {peer.uid}")
 
     def _decode(self, status: int, body: bytes, kind: type[T]) -> T:
+        if status != 200:
+            problem = _read_problem(body)
+            self._on_highest(problem.highest)
+            raise Refused(status, problem)
         try:
-            if status != 200:
-                problem = codec.loads(Problem, body)
-                self._on_highest(problem.highest)
-                raise Refused(status, problem)
             answer = codec.loads(kind, body)
         except codec.InvalidDocument as error:
             raise Unanswered(f"the answer cannot be read: {error}") from error
@@ -107,9 +98,21 @@ class Client:
         return answer
 
 
-async def pause(attempt_number: int, *, first: float = 0.05, largest: float = 1.0) -> None:
-    """Back-off between tries: 50 ms, doubled up to a second."""
-    await asyncio.sleep(min(first * 2 ** min(attempt_number, 10), largest))
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises aiohttp.ClientPayloadError where it is longer than any that counts."""
+    try:
+        await answer.content.readexactly(auth.LARGEST_ANSWER_BYTES + 1)
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    raise aiohttp.ClientPayloadError(f"the answer has more than {auth.LARGEST_ANSWER_BYTES} bytes")
+
+
+def _read_problem(body: bytes) -> Problem:
+    """Raises Unanswered."""
+    try:
+        return codec.loads(Problem, body)
+    except codec.InvalidDocument as error:
+        raise Unanswered(f"the refusal cannot be read: {error}") from error
 
 
 def _host(ip: str) -> str:

@@ -1,23 +1,28 @@
-"""The coordinator's side of saves: temporary directories, commits, retention, and what is complete on storage."""
+"""The coordinator's side of saves: temporary directories, commits, and what is complete on storage."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import partial
 
-from everstep_protocol import names, storage
 from everstep_protocol.messages import CheckpointInfo, SaveAnswer, SaveNotice, Trouble
 from everstep_protocol.plan import Plan
 from everstep_protocol.records import Ready
 
+from everstep_sidecar import snapshots
+from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.core import saves
-from everstep_sidecar.metrics import reason_of
+from everstep_sidecar.core.membership import Heard
+from everstep_sidecar.core.naming import member_name
+from everstep_sidecar.deletions import Deletions
 from everstep_sidecar.pod import Pod
-from everstep_sidecar.store import commit, fence, listing, owner, retention, temporary
+from everstep_sidecar.save_failures import SaveFailures
+from everstep_sidecar.save_watch import SaveWatch
+from everstep_sidecar.store import commit, failures, fence, retention, temporary
+from everstep_sidecar.stored import Stored
 from everstep_sidecar.tasks import Tasks
 
 HELD_SECONDS = 10.0
@@ -27,96 +32,150 @@ INCOMPLETE = "Incomplete"  # the store's word for files that are missing or wron
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class Failing:
-    """Failures in a row of one sidecar's part, or of the commit itself."""
-
-    reason: str
-    message: str
-    since: float  # monotonic seconds
-
-
 class Commits:
-    """One attempt's commits. `on_higher` is told of a higher fence that was found."""
+    """One attempt's commits. `on_higher` is told of a higher fence that was found; `heard`: the members' words, by pod UID;
+    `clock` gives monotonic seconds."""
 
-    def __init__(self, pod: Pod, plan: Plan, *, on_higher: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        plan: Plan,
+        *,
+        on_higher: Callable[[int], None],
+        heard: Callable[[], Mapping[str, Heard]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._pod = pod
         self._plan = plan
         self._on_higher = on_higher
         self._book = saves.Book(frozenset(member.uid for member in plan.members))
         self._tasks = Tasks(pod.on_failure)
-        self._failing: dict[str, Failing] = {}
-        self._backoff: dict[int, float] = {}
-        self._deleting: set[str] = set()
+        self._watch = SaveWatch(plan, heard, clock)
+        self._failures = SaveFailures(pod, plan)
+        self._deletions = Deletions(pod.on_failure, on_change=pod.changes.bump)
+        self._stored = Stored(pod, self._deletions)
+        self._backoffs: dict[int, Backoff] = {}  # of saves that are not settled
         self._committed_before = False
-        self.checkpoints: tuple[CheckpointInfo, ...] = ()
-        self.deleted: tuple[str, ...] = ()
+        self._was_overdue = False
 
     async def start(self) -> None:
         """Learn what is complete on storage. Raises OSError."""
-        settings = self._pod.settings
-        claim = await self._pod.storage(owner.claim, settings.owner, known=True)
-        uids = owner.job_uids(claim.owner) if claim.owner is not None else frozenset({settings.job_uid})
-        found = await self._pod.storage(_complete, uids)
-        known = {info.id for info in self.checkpoints}
-        self.checkpoints = (*(info for info in found if info.id not in known), *self.checkpoints)
-        for info in found:
+        for info in await self._stored.learn():
             if info.attempt == self._plan.attempt:
-                self._book = saves.settled(self._book, info.step, committed=True)
-        self._note_newest()
+                self._book = saves.committed(self._book, info.step)
+                self._watch.committed(info.step)
         self._pod.changes.bump()
 
     def close(self) -> None:
         """The attempt is over: nothing new begins."""
         self._tasks.cancel()
+        self._deletions.close()
 
-    async def hear(self, uid: str, notice: SaveNotice) -> SaveAnswer:
-        """A member's notice; held until there is something to say."""
-        step = notice.step
-        if notice.stage == "failed":
-            self._hear_failure(uid, notice)
-            return self._answer(uid, step)
-        if notice.stage == "durable" and uid in self._failing:
-            del self._failing[uid]
-            self._pod.changes.bump()
-        self._book, effect = saves.hear(self._book, uid, notice)
-        self._act(effect, step)
-        await self._pod.changes.wait(lambda: saves.answer(self._book, uid, step) != "wait", HELD_SECONDS)
-        return self._answer(uid, step)
+    # ------------------------------------------------------------ what is told
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+        """The complete ones that are known on storage."""
+        return self._stored.checkpoints
+
+    @property
+    def deleted(self) -> tuple[str, ...]:
+        """Condemned ids that are gone."""
+        return self._stored.deleted
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is being made or committed. What is being deleted may be deleted by the next sidecar as well."""
+        return bool(self._tasks)
 
     def is_committed(self, step: int) -> bool:
         """Whether this attempt has committed a step."""
         return self._book.save(step).state == "committed"
 
+    def why_dropped(self, step: int) -> str:
+        """Why the save of a step was given up for ever, one sentence; empty: it was not, so far as is known."""
+        return self._book.save(step).why
+
+    def why_lost(self, step: int) -> str:
+        """Of a step of which no member holds anything in memory any more: why it is not on storage; empty: it is, or may be."""
+        save = self._book.save(step)
+        if save.why or not self._stored.is_known or save.state in ("committing", "committed"):
+            return save.why
+        return f"no checkpoint of step {step} is on storage, and no pod holds one in memory any more"
+
     def newest_step(self) -> int:
         """Step of the newest complete checkpoint of the newest attempt, -1: none."""
-        newest = self._newest()
+        newest = self._stored.newest
         return newest.step if newest is not None else -1
 
-    def _newest(self) -> CheckpointInfo | None:
-        return max(self.checkpoints, key=lambda info: (info.attempt, info.step), default=None)
+    def failure(self, told: Trouble | None = None) -> Trouble | None:
+        """R16: what is wrong at present: a save that fails; `told`, of which others know; silence; a deletion that fails."""
+        return self._failures.oldest() or told or self._watch.failure(self._book) or self._deletions.failure()
 
-    def failure(self) -> Trouble | None:
-        """R16: what fails at present, the oldest first."""
-        if not self._failing:
-            return None
-        oldest = min(self._failing.values(), key=lambda failing: failing.since)
-        return Trouble(oldest.reason, oldest.message, time.monotonic() - oldest.since)
+    # ------------------------------------------------------------ what is heard
+
+    def note_step(self, step: int) -> None:
+        """A member reports a step, again and again: that tells which saves were due."""
+        if not self._watch.stepped(step):
+            return
+        if (overdue := self._watch.failure(self._book)) is not None and not self._was_overdue:
+            _log.warning("saves are overdue: %s", overdue.message)
+        if (overdue is not None) != self._was_overdue:
+            self._was_overdue = overdue is not None
+            self._pod.changes.bump()
 
     def condemn(self, ids: tuple[str, ...]) -> None:
         """R13: delete what the operator condemned in status; only the coordinator of the highest attempt is asked to."""
-        wanted = frozenset(ids) - self._deleting - frozenset(self.deleted)
-        if wanted:
-            self._deleting |= wanted
-            self._tasks.spawn(self._delete(wanted))
+        self._stored.condemn(ids)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is being made, committed or deleted."""
-        return bool(self._tasks)
+    async def hear(self, uid: str, notice: SaveNotice) -> SaveAnswer:
+        """A member's notice; held until there is something to say."""
+        step = notice.step
+        if self._book.save(step).state not in saves.FINISHED:
+            self._watch.begun(step)
+        if notice.stage == "failed":
+            self._hear_failure(uid, notice)
+            return self._answer(uid, step)
+        if notice.stage == "durable":
+            self._failures.forget(uid)
+        self._book, effect = saves.hear(self._book, uid, notice)
+        self._act(effect, step)
+        for old in saves.surplus(self._book):
+            self._drop(old, "not all pods wrote their part of it, and later saves were begun")
+        await self._pod.changes.wait(lambda: saves.answer(self._book, uid, step) != "wait", HELD_SECONDS)
+        return self._answer(uid, step)
 
     def _answer(self, uid: str, step: int) -> SaveAnswer:
         return SaveAnswer(saves.answer(self._book, uid, step), self._pod.highest)
+
+    def _hear_failure(self, uid: str, notice: SaveNotice) -> None:
+        step, name = notice.step, member_name(self._plan, uid)
+        state = self._book.save(step).state
+        if state in ("committing", *saves.FINISHED):
+            return
+        if notice.reason == "invalid":
+            why = f"the snapshot of step {step} in the memory of {name} is damaged"
+            self._failures.note(
+                uid, notice.reason, f"{why}: that save is lost, the log of its sidecar says what is wrong with it"
+            )
+            self._drop(step, why)
+        elif notice.reason == temporary.NOT_SHARED:
+            self._failures.note(uid, notice.reason, self._not_shared(name, step))
+        else:
+            self._failures.note(uid, notice.reason, f"{name} cannot write its part of step {step}: {notice.reason}")
+            if state == "open":
+                self._book = saves.discarding(self._book, step)
+                self._tasks.spawn(self._discard(step))
+
+    def _not_shared(self, name: str, step: int) -> str:
+        path = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
+        own = member_name(self._plan, self._pod.uid)
+        return (
+            f"{name} does not see {path}, which {own} has made: it has another storage there, or has lost it. All pods must "
+            "mount one storage that is shared: look at the claim's accessModes (ReadWriteMany) and at the mount on that node"
+        )
+
+    # ------------------------------------------------------------ what is done
 
     def _act(self, effect: saves.Effect, step: int) -> None:
         if effect == "make":
@@ -126,37 +185,52 @@ class Commits:
             self._tasks.spawn(self._commit(step))
 
     async def _make(self, step: int) -> None:
-        try:
-            await self._pod.storage(temporary.open_temporary, self._plan.attempt, step)
-        except temporary.Fenced:
-            await self._fenced(step)
-        except OSError as error:
-            self._fails("coordinator", reason_of(error), f"cannot make the directory of step {step}: {error}")
-            await self._back_off(step)
-            self._book = saves.unmade(self._book, step)
-        else:
+        while self._book.save(step).state == "making":
+            try:
+                await self._pod.storage(temporary.open_temporary, self._plan.attempt, step)
+            except temporary.Fenced:
+                await self._fenced(step)
+            except OSError as error:
+                folder = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
+                self._failures.note(
+                    self._pod.uid,
+                    failures.word_of(error),
+                    f"cannot make {folder}: {failures.words_of(error)}",
+                    is_own=True,
+                )
+                await self._backoff(step).pause()
+            else:
+                self._made(step)
+
+    def _made(self, step: int) -> None:
+        if self._book.save(step).state == "making":
             self._book, effect = saves.made(self._book, step)
             self._act(effect, step)
-        self._pod.changes.stir()
+            self._pod.changes.stir()
+        else:  # dropped meanwhile
+            self._remove_dropped(step)
 
     async def _commit(self, step: int) -> None:
-        ready = await asyncio.to_thread(self._own_ready, step)
+        ready = await asyncio.to_thread(snapshots.find_ready, self._pod.settings.memory, self._plan.attempt, step, 0)
         if ready is None:
-            _log.warning("the coordinator's own snapshot is gone, the save is given up", extra={"step": step})
-            await self._drop(step)
+            self._drop(step, f"{member_name(self._plan, self._pod.uid)} does not hold its snapshot any more")
             return
         result = await self._commit_once(step, ready)
         while result.outcome == "failed" and result.reason != INCOMPLETE:
-            self._fails("coordinator", result.reason, f"cannot commit step {step}: {result.message}")
-            await self._back_off(step)
+            self._failures.note(
+                self._pod.uid, result.reason, f"cannot commit step {step}: {result.message}", is_own=True
+            )
+            await self._backoff(step).pause()
             result = await self._commit_once(step, ready)
         if result.checkpoint is not None:
-            await self._committed(step, result.checkpoint)
+            self._committed(step, result.checkpoint)
         elif result.outcome == "fenced":
             await self._fenced(step)
         else:
-            self._fails("coordinator", "invalid", f"step {step} will be written again: {result.message}")
-            await self._back_off(step)
+            message = f"step {step} is not whole on storage and will be written again: {result.message}"
+            self._failures.note(self._pod.uid, "invalid", message, is_own=True)
+            await self._backoff(step).pause()
+            self._book = saves.discarding(self._book, step)
             await self._discard(step)
 
     async def _commit_once(self, step: int, ready: Ready) -> commit.Commit:
@@ -167,112 +241,60 @@ class Commits:
             self._pod.metrics.stage("commit", time.monotonic() - began)
         return result
 
-    async def _committed(self, step: int, info: CheckpointInfo) -> None:
+    def _committed(self, step: int, info: CheckpointInfo) -> None:
         _log.info("committed %s (%d bytes)", info.dir, info.bytes, extra={"step": step})
-        self.checkpoints = (*(old for old in self.checkpoints if old.id != info.id), info)
-        self._failing.pop("coordinator", None)
-        self._backoff.pop(step, None)
-        self._pod.metrics.committed(step)
-        self._settle(step, committed=True)
+        self._stored.committed(info)
+        self._failures.forget_own()
+        self._backoffs.pop(step, None)
+        self._watch.committed(step)
+        self._book = saves.committed(self._book, step)
+        self._pod.changes.bump()
         for older in saves.abandoned(self._book, step):
-            _log.warning("not all members completed this save, it is given up", extra={"step": older})
-            await self._drop(older)
+            self._drop(older, "not all pods wrote their part of it, and a later one was committed")
         if not self._committed_before:
             self._committed_before = True
-            await self._clean_up()
+            self._clean_up()
 
-    async def _clean_up(self) -> None:
+    def _clean_up(self) -> None:
         """R13: after its first commit, the attempt empties what its fence took away."""
-        try:
-            await self._pod.storage(retention.empty_fenced, below=self._plan.attempt)
-            await self._pod.storage(retention.prune_attempts, lineage=self._plan.lineage)
-        except OSError as error:
-            _log.warning("cannot remove old attempts' files, left for the next one: %s", error)
+        plan = self._plan
+        delete = partial(self._pod.storage, retention.clean_up, attempt=plan.attempt, lineage=plan.lineage)
+        self._deletions.begin("leftovers", self._pod.settings.job_storage, delete)
 
     async def _fenced(self, step: int) -> None:
         """R5: a higher attempt exists: this one commits nothing any more."""
-        _log.info("a higher attempt exists, the save is given up", extra={"step": step})
-        self._settle(step, committed=False)
+        self._settle_dropped(step, "a higher attempt exists")
         try:
             self._on_higher(await self._pod.storage(fence.highest))
         except OSError as error:
             _log.warning("cannot read the highest fence: %s", error)
 
-    def _hear_failure(self, uid: str, notice: SaveNotice) -> None:
-        member = self._plan.member(uid)
-        name = f"pod w{member.id} on {member.node}" if member else uid
-        self._fails(uid, notice.reason, f"{name} cannot write step {notice.step}: {notice.reason}")
-        if notice.reason == "invalid":
-            self._settle(notice.step, committed=False)
-            self._tasks.spawn(self._remove_temporary(notice.step))
-        elif self._book.save(notice.step).state == "open":
-            self._book = saves.discarding(self._book, notice.step)
-            self._tasks.spawn(self._discard(notice.step))
-
     async def _discard(self, step: int) -> None:
         """R16: remove the own temporary directory, so that a full disk has room again."""
-        self._book = saves.discarding(self._book, step)
-        await self._remove_temporary(step)
-        self._book = saves.unmade(self._book, step)
-        self._pod.changes.stir()
-
-    async def _drop(self, step: int) -> None:
-        """This save is given up for ever; what is on storage of it goes, too."""
-        self._settle(step, committed=False)
-        await self._remove_temporary(step)
-
-    async def _remove_temporary(self, step: int) -> None:
         try:
             await self._pod.storage(temporary.discard, self._plan.attempt, step)
         except OSError as error:
-            _log.warning("cannot remove the temporary directory: %s", error, extra={"step": step})
+            _log.warning("cannot remove the temporary directory, it is used again: %s", error, extra={"step": step})
+        if self._book.save(step).state == "discarding":
+            self._book = saves.unmade(self._book, step)
+        self._pod.changes.stir()
 
-    async def _delete(self, ids: frozenset[str]) -> None:
-        try:
-            gone = await self._pod.storage(retention.delete_condemned, sorted(ids))
-        except OSError as error:
-            _log.warning("cannot delete condemned checkpoints, will try again: %s", error)
-            gone = ()
-        self._deleting -= ids
-        self.deleted = (*self.deleted, *gone)[-200:]
-        self.checkpoints = tuple(info for info in self.checkpoints if info.id not in gone)
+    def _drop(self, step: int, why: str) -> None:
+        """This save is given up for ever; what is on storage of it goes, too."""
+        self._settle_dropped(step, why)
+        self._remove_dropped(step)
+
+    def _settle_dropped(self, step: int, why: str) -> None:
+        _log.warning("the save is given up: %s", why, extra={"step": step})
+        self._backoffs.pop(step, None)
+        self._watch.dropped(step)
+        self._book = saves.dropped(self._book, step, why)
         self._pod.changes.bump()
 
-    async def _back_off(self, step: int) -> None:
-        seconds = self._backoff.get(step, FIRST_BACKOFF_SECONDS)
-        self._backoff[step] = min(seconds * 2, LARGEST_BACKOFF_SECONDS)
-        await asyncio.sleep(seconds)
+    def _remove_dropped(self, step: int) -> None:
+        path = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
+        delete = partial(self._pod.storage, temporary.discard, self._plan.attempt, step)
+        self._deletions.begin(path.name, path, delete, is_wanted=lambda: self._book.save(step).state == "dropped")
 
-    def _fails(self, who: str, reason: str, message: str) -> None:
-        known = self._failing.get(who)
-        since = known.since if known else time.monotonic()
-        self._failing[who] = Failing(reason, message, since)
-        if who == "coordinator":
-            self._pod.metrics.failed(reason)
-        if known is None:
-            _log.warning("saves fail: %s", message)
-        self._pod.changes.bump()
-
-    def _settle(self, step: int, *, committed: bool) -> None:
-        self._book = saves.settled(self._book, step, committed=committed)
-        self._pod.changes.bump()
-
-    def _note_newest(self) -> None:
-        newest = self._newest()
-        if newest is not None:
-            self._pod.metrics.newest(newest.step, listing.unix_time(newest.committed_at))
-
-    def _own_ready(self, step: int) -> Ready | None:
-        member = self._plan.member(self._pod.uid)
-        assert member is not None
-        attempt = storage.snapshot_name(self._plan.attempt)
-        folder = self._pod.settings.memory / names.SNAPSHOTS_NAME / attempt / storage.step_name(step)
-        try:
-            return temporary.read_ready(folder, member.ranks[0])
-        except temporary.BadSnapshot:
-            return None
-
-
-def _complete(root: Path, uids: frozenset[str]) -> tuple[CheckpointInfo, ...]:
-    verdicts = listing.list_checkpoints(root, uids)
-    return tuple(listing.info(root, verdict) for verdict in verdicts if verdict.state == "complete")
+    def _backoff(self, step: int) -> Backoff:
+        return self._backoffs.setdefault(step, Backoff(FIRST_BACKOFF_SECONDS, LARGEST_BACKOFF_SECONDS))

@@ -19,16 +19,17 @@ from everstep_protocol.messages import (
     Over,
     StopAnswer,
     StopOrder,
+    Trouble,
 )
 from everstep_protocol.plan import Plan
 from everstep_protocol.records import FORMAT, Go
 
-from everstep_sidecar.client import pause
+from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.commits import Commits
-from everstep_sidecar.core import causes, membership
+from everstep_sidecar.core import causes
 from everstep_sidecar.core import roll as rolls
 from everstep_sidecar.core.causes import Report
-from everstep_sidecar.core.membership import Heard, visible
+from everstep_sidecar.member_words import MemberWords
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.stop_rounds import StopRounds, Ways
 from everstep_sidecar.store import go as go_files
@@ -36,6 +37,7 @@ from everstep_sidecar.tasks import Tasks
 
 COLLECT_SECONDS = 0.1  # R32: reports that come within this time belong to one failure
 COLLECT_CAUSE_SECONDS = 0.4  # more, while all that was heard is peer-lost
+PORT_SECONDS = 15.0  # within which the own launcher must name a port
 LAUNCHER_SECONDS = 20.0  # after a restart: how long to wait for the own launcher to connect again
 _log = logging.getLogger(__name__)
 
@@ -60,13 +62,14 @@ class Coordinator:
         self._roll = rolls.Roll(frozenset(member.uid for member in plan.members))
         self._over_at = time.monotonic()
         self._reports: list[Report] = []
-        self._states: dict[str, tuple[MemberState, float]] = {}
+        self._words = MemberWords(plan)
         self._recovered = False
         self._tasks = Tasks(pod.on_failure)
         self._stopping: asyncio.Task[None] | None = None
+        self._rounds: StopRounds | None = None
         self._finishing = False
         self.finished = False
-        self.commits = Commits(pod, plan, on_higher=on_higher)
+        self.commits = Commits(pod, plan, on_higher=on_higher, heard=self._words.heard)
 
     @property
     def over(self) -> Over | None:
@@ -92,6 +95,10 @@ class Coordinator:
 
     async def hello(self, uid: str, hello: Hello, seconds: float | None = None) -> HelloAnswer | None:
         """R7: held until go or over; None: `seconds` are over and others are missing."""
+        self._words.hear(uid)
+        if not self._recovered:
+            self._words.held.add(uid)
+            self._pod.changes.bump()
         if not await self._pod.changes.wait(lambda: self._recovered, seconds):
             return None
         before = self._roll
@@ -105,34 +112,48 @@ class Coordinator:
 
     def exited(self, uid: str, exited: Exited) -> Ack:
         """R32: a member's first bad end. The first report starts a short collection, then the cause is chosen."""
-        self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
-        if len(self._reports) == 1:
-            self._tasks.spawn(self._settle())
-        self._pod.changes.stir()
+        self._words.hear(uid)
+        if all(report.uid != uid for report in self._reports):
+            self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
+            if len(self._reports) == 1:
+                self._tasks.spawn(self._settle())
+            self._pod.changes.stir()
         return self._pod.ack()
 
     def state(self, uid: str, state: MemberState) -> Ack:
         """What a member says of itself."""
-        before = self._summary_of(uid)
-        self._states[uid] = (state, time.monotonic())
-        if self._summary_of(uid) != before:
+        if self._words.note(uid, state):
             self._pod.changes.bump()
-        if not self._finishing and self._all_finished():
-            self._finishing = True
-            self._tasks.spawn(self._finish())
+        self.commits.note_step(state.step)
+        if not self._finishing and self.over is None and self._words.all_are("finished"):
+            self._conclude(self._words.finished_step())
         return self._pod.ack(finished=self.finished)
 
     def leave(self, deadline_seconds: float) -> Ack:
-        """R19: begin a save-and-stop; one that is under way goes on."""
+        """R19: begin a save-and-stop; one that is under way goes on. One that is being withdrawn gives way: some may never hear of it."""
+        if self._stopping is not None and self._rounds is not None and self._rounds.is_withdrawing:
+            self._stopping.cancel()
+            self._stopping = None
         if self.over is None and (self._stopping is None or self._stopping.done()):
-            self._stopping = self._tasks.spawn(self._rounds().run(deadline_seconds))
+            self._stopping = self._tasks.spawn(self._new_rounds().run(deadline_seconds))
         return self._pod.ack()
+
+    def hear(self, uid: str) -> None:
+        """A member said something."""
+        self._words.hear(uid)
+
+    def failing(self, unsaved: Trouble | None) -> Trouble | None:
+        """R16: why nothing is saved at present, by what trainers say too (`unsaved`), or why a save-and-stop does not end."""
+        stop = self._rounds.trouble() if self._rounds and self.over is None else None
+        return self.commits.failure(unsaved or stop)
+
+    def bytes_age_seconds(self) -> float | None:
+        """Since bytes of a save last reached the storage from any member; None: nobody saves."""
+        return self._words.bytes_age_seconds()
 
     def members(self) -> tuple[MemberSummary, ...]:
         """One line a member."""
-        now = time.monotonic()
-        heard = {uid: Heard(state, now - at) for uid, (state, at) in self._states.items()}
-        return membership.summarize(self._plan, heard, ready=frozenset(self._roll.nonces), gone=self._roll.gone)
+        return self._words.summaries(frozenset(self._roll.nonces), gone=self._roll.gone)
 
     def end(self, over: Over) -> None:
         """The attempt is over; the first cause stays."""
@@ -173,18 +194,19 @@ class Coordinator:
             if goes_on:
                 self._resume_stop()
         self._recovered = True
+        self._words.held.clear()
         self._pod.changes.bump()
 
     def _resume_stop(self) -> None:
         """R19 after a restart: confirmed orders are told again, others withdrawn, or ranks would wait for ever."""
         remembered = self._pod.remembered
         if remembered.stop_confirmed:
-            self._stopping = self._tasks.spawn(self._rounds().confirm(remembered.stop_step))
+            self._stopping = self._tasks.spawn(self._new_rounds().confirm(remembered.stop_step))
         elif remembered.stop_step >= 0:
-            self._stopping = self._tasks.spawn(self._rounds().withdraw(remembered.stop_step))
+            self._stopping = self._tasks.spawn(self._new_rounds().withdraw(remembered.stop_step))
 
     async def _learn_storage(self) -> None:
-        tries = 0
+        backoff = Backoff()
         while True:
             try:
                 await self.commits.start()
@@ -192,8 +214,7 @@ class Coordinator:
                 _log.warning("cannot list the storage, will try again: %s", error)
             else:
                 return
-            await pause(tries, first=0.2, largest=10.0)
-            tries += 1
+            await backoff.pause()
 
     async def _open(self) -> None:
         """R7: plan.json, then go, exclusively; only then is anybody told."""
@@ -214,7 +235,13 @@ class Coordinator:
         link, attempt = self._pod.link, self._plan.attempt
         nonce = self._roll.nonces[self._pod.uid]
         link.choose_port(attempt)
-        await self._pod.changes.wait(lambda: link.port is not None or not link.connected or link.nonce != nonce)
+        answered = await self._pod.changes.wait(
+            lambda: link.port is not None or not link.connected or link.nonce != nonce, PORT_SECONDS
+        )
+        if not answered:
+            message = f"the launcher in the trainer container of {self._pod.settings.place} does not answer; its sidecar waited for a port"
+            self.end(Over("not-started", message, uid=self._pod.uid))
+            return None
         if link.port is None or link.nonce != nonce or link.port.attempt != attempt:
             self.end(Over("launcher-gone", "the coordinator's trainer container ended before go", uid=self._pod.uid))
             return None
@@ -232,12 +259,13 @@ class Coordinator:
     def _has_own_cause(self) -> bool:
         return any(report.exited.cause != "peer-lost" for report in self._reports)
 
-    def _all_finished(self) -> bool:
-        """R31: every member said so itself, after its own last snapshot was committed."""
-        return self.over is None and all(
-            member.uid in self._states and self._states[member.uid][0].state == "finished"
-            for member in self._plan.members
-        )
+    def _conclude(self, step: int) -> None:
+        """R31: all members have finished. So has the job, when the state after the last step is committed; one that is lost ends the attempt."""
+        if self._is_on_storage(step):
+            self._finishing = True
+            self._tasks.spawn(self._finish())
+        elif why := self.commits.why_lost(step):
+            self.end(causes.lost_at_the_end(step, why, uid=self._pod.uid))
 
     async def _finish(self) -> None:
         await self._insist(go_files.mark_finished, self._plan.attempt)
@@ -245,26 +273,28 @@ class Coordinator:
         _log.info("attempt %d is finished and its last checkpoint is committed", self._plan.attempt)
         self._pod.changes.bump()
 
-    def _rounds(self) -> StopRounds:
-        ways = Ways(own=self._own_stop, newest=self._newest_step, is_committed=self.commits.is_committed, end=self.end)
-        return StopRounds(self._pod, self._plan, ways)
+    def _new_rounds(self) -> StopRounds:
+        ways = Ways(
+            own=self._own_stop,
+            newest=self._newest_step,
+            is_committed=self.commits.is_committed,
+            why_dropped=self.commits.why_dropped,
+            is_stalled=self._words.is_stopped_and_stalled,
+            end=self.end,
+        )
+        self._rounds = StopRounds(self._pod, self._plan, ways)
+        return self._rounds
 
     def _newest_step(self) -> int:
         """Where no step is reported yet, the ranks stand at the resume's."""
-        reported = (state.step for state, _ in self._states.values())
-        return max(self._plan.resume.step, self._own_step(), *reported)
-
-    def _summary_of(self, uid: str) -> object:
-        state, _ = self._states.get(uid, (None, 0.0))
-        return state and (visible(state.state), state.step >= 0, frozenset(state.lost_peers), state.leaving)
+        return max(self._plan.resume.step, self._own_step(), self._words.newest_step())
 
     async def _insist(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A call into the storage, repeated until it answers."""
-        tries = 0
+        """A call into the storage, repeated until it answers; meanwhile the pod's `storage` trouble says that it does not."""
+        backoff = Backoff()
         while True:
             try:
                 return await self._pod.storage(function, *args)
             except OSError as error:
                 _log.warning("the storage failed, will try again: %s", error)
-            await pause(tries)
-            tries += 1
+            await backoff.pause()

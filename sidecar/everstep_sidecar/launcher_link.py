@@ -43,6 +43,7 @@ class LauncherLink:
         self.port: local.PortChosen | None = None
         self.exited: local.ProcessExited | None = None
         self.finished = 0
+        self._activity: tuple[int, float] = (0, 0.0)  # attempt, monotonic seconds of its last sign of life
         self.leaving_at: float | None = None  # monotonic seconds at which the kubelet kills
 
     @property
@@ -54,6 +55,11 @@ class LauncherLink:
     def leaving(self) -> bool:
         """Whether the launcher got SIGTERM."""
         return self.leaving_at is not None
+
+    def idle_seconds(self, attempt: int) -> float | None:
+        """For how long this attempt's trainers gave no sign of life, as the launcher said; None: it has said nothing of them."""
+        told, alive_at = self._activity
+        return time.monotonic() - alive_at if told == attempt else None
 
     async def start(self) -> None:
         """Listen. A socket that a former process left is taken away."""
@@ -120,7 +126,7 @@ class LauncherLink:
 
     def _connect(self, hello: local.LauncherHello, writer: asyncio.StreamWriter) -> None:
         if hello.nonce != self.nonce:
-            self.exited, self.finished, self.leaving_at = None, 0, None
+            self.exited, self.finished, self.leaving_at, self._activity = None, 0, None, (0, 0.0)
         self._writer = writer
         self.nonce, self.processes, self.running = hello.nonce, hello.processes, hello.running
         self.stopped = 0
@@ -146,6 +152,9 @@ class LauncherLink:
             self.exited = message
         elif isinstance(message, local.Finished):
             self.finished = message.attempt
+        elif isinstance(message, local.Activity):
+            self._activity = (message.attempt, time.monotonic() - message.idle_seconds)
+            return  # only its age is asked for
         elif isinstance(message, local.Terminating):
             self.leaving_at = time.monotonic() + message.seconds
         self._stir()

@@ -16,6 +16,7 @@ from everstep_sidecar import log
 from everstep_sidecar.agent import Agent
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.client import Client
+from everstep_sidecar.guard import GuardedPort, PlanAddresses, allow_connections
 from everstep_sidecar.launcher_link import LauncherLink
 from everstep_sidecar.loop_watch import LoopWatch
 from everstep_sidecar.metrics import Metrics
@@ -27,8 +28,9 @@ from everstep_sidecar.routes import Routes
 from everstep_sidecar.scratch import Scratch
 from everstep_sidecar.server import Identity, Server
 from everstep_sidecar.settings import Settings, parse_settings
+from everstep_sidecar.storage_calls import StorageCalls
 
-NUM_THREADS = 32  # calls into a storage that hangs must not starve those that do not
+NUM_THREADS = 16  # for files of this pod's own: memory and disk
 LAST_COMMIT_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
@@ -48,7 +50,9 @@ class Sidecar:
             source_ip=settings.pod_ip,
             on_highest=self._heard,
         )
-        peers = Peers(source_ip=settings.pod_ip, port=settings.api_port, on_change=self._peer_changed)
+        peers = Peers(
+            source_ip=settings.pod_ip, port=settings.api_port, on_change=self._peer_changed, on_failure=self._fail
+        )
         self._pod = Pod(
             settings=settings,
             changes=changes,
@@ -58,9 +62,11 @@ class Sidecar:
             peers=peers,
             pages=TrainerPages(settings.memory),
             metrics=Metrics(),
+            calls=StorageCalls(settings.job_storage, settings.place),
             on_failure=self._fail,
         )
         self._agent = Agent(self._pod)
+        self._addresses = PlanAddresses(lambda: self._agent.plan)
         routes = Routes(self._pod, self._agent, self._watch)
         self._status = routes.status
         self._server = Server(
@@ -68,9 +74,9 @@ class Sidecar:
             routes.table(),
             is_member=routes.is_member,
             highest=lambda: self._pod.highest,
-            status=routes.status,
+            status=routes.public_status,
         )
-        self._runners: list[web.AppRunner] = []
+        self._ports: list[GuardedPort] = []
         self._failed = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> bool:
@@ -90,23 +96,23 @@ class Sidecar:
         return self._pod.highest
 
     async def _start(self) -> None:
+        allow_connections()
         await self._pod.load()
         await self._pod.client.start()
         await self._pod.link.start()
         await self._listen(self._server.application(), self._settings.api_port)
         await self._listen(self._metrics_application(), self._settings.metrics_port)
         self._agent.spawn(self._watch.run())
+        self._agent.spawn(self._pod.calls.watch(self._pod.changes.bump))
         await self._agent.start()
         files = PodFiles(self._settings.pod, on_plan=self._agent.offer, on_attempt=self._agent.see)
         self._agent.spawn(files.run())
         _log.info("sidecar of pod %s is up, highest attempt seen: %d", self._settings.pod_uid, self._pod.highest)
 
-    async def _listen(self, application: web.Application, port: int) -> None:
-        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
-        self._runners.append(runner)
-        host = self._settings.pod_ip if self._settings.pod_ip.startswith("127.") else None
-        await web.TCPSite(runner, host, port, reuse_address=True).start()
+    async def _listen(self, application: web.Application, number: int) -> None:
+        port = GuardedPort(application, is_member=self._addresses.has)
+        self._ports.append(port)
+        await port.start(self._settings.pod_ip if self._settings.pod_ip.startswith("127.") else None, number)
 
     async def _finish_commits(self) -> None:
         _log.info("SIGTERM: finishing what is being committed")
@@ -116,9 +122,10 @@ class Sidecar:
         await self._agent.close()
         await self._pod.peers.close()
         await self._pod.link.close()
-        for runner in self._runners:
-            await runner.cleanup()
+        for port in self._ports:
+            await port.close()
         await self._pod.client.close()
+        self._pod.calls.close()
         self._pod.pages.close()
 
     def _metrics_application(self) -> web.Application:
@@ -155,7 +162,7 @@ class Sidecar:
 async def serve(settings: Settings, token: str) -> bool:
     """Run one sidecar until SIGTERM or SIGINT. False: it failed."""
     loop = asyncio.get_running_loop()
-    loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="store"))
+    loop.set_default_executor(ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="local"))
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -174,7 +181,14 @@ def main() -> None:
         is_well = asyncio.run(serve(settings, token))
     except (ValueError, OSError, InvalidDocument) as error:
         sys.exit(f"everstep-sidecar: {error}")
-    sys.exit(0 if is_well else 1)
+    _leave(0 if is_well else 1)
+
+
+def _leave(code: int) -> None:
+    """At once: Python waits at its end for every thread, and one that the storage holds may never come back."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from typing import Final
 
 from everstep_protocol.messages import SidecarStatus
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-REASONS: Final = ("ENOSPC", "EDQUOT", "EIO", "EACCES", "EROFS", "ESTALE", "ENOENT", "invalid", "other")
+REASONS: Final = (
+    "ENOSPC",
+    "EDQUOT",
+    "EIO",
+    "EACCES",
+    "EROFS",
+    "ESTALE",
+    "ENOENT",
+    "EBUSY",
+    "StorageNotShared",
+    "invalid",
+    "other",
+)
 STAGES: Final = ("copy", "commit", "total", "verify")
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
@@ -81,8 +92,3 @@ class Metrics:
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(f"everstep_{name}", text, registry=self.registry)
-
-
-def reason_of(error: OSError) -> str:
-    """`ENOSPC`, `EIO`, ...: the error's symbolic name."""
-    return errno.errorcode.get(error.errno or 0, "other")

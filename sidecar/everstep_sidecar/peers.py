@@ -6,7 +6,6 @@ TCP_USER_TIMEOUT is left alone: it matters only with bytes in flight, and there 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import socket
 import time
@@ -14,11 +13,16 @@ from collections.abc import Callable
 
 from everstep_protocol.messages import Peer
 
+from everstep_sidecar.backoff import Backoff
+from everstep_sidecar.sockets import keep_alive
+from everstep_sidecar.tasks import Tasks
+
 IDLE_SECONDS = 1
 INTERVAL_SECONDS = 1
 COUNT = 2
 CONNECT_SECONDS = 2.0
-RETRY_SECONDS = 0.5
+FIRST_RETRY_SECONDS = 0.5
+LARGEST_RETRY_SECONDS = 2.0  # so long, a peer that is back still counts as lost
 # The host, or the way to it, did not answer. Refused and reset are answers: the host lives.
 SILENCE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 
@@ -29,22 +33,26 @@ def is_silence(error: BaseException) -> bool:
 
 
 class Peers:
-    """Watches the other members of the plan. `on_change` is called when a peer is lost or found again."""
+    """Watches the other members of the plan. `on_change` is called when a peer is lost or found again, `on_failure` when a watch fails
+    in a way that nobody foresaw: then nobody would say any more that a peer is silent."""
 
-    def __init__(self, *, source_ip: str, port: int, on_change: Callable[[str, bool], None]) -> None:
+    def __init__(
+        self, *, source_ip: str, port: int, on_change: Callable[[str, bool], None], on_failure: Callable[[], None]
+    ) -> None:
         self._source_ip = source_ip
         self._port = port
         self._on_change = on_change
-        self._tasks: dict[Peer, asyncio.Task[None]] = {}
+        self._tasks = Tasks(on_failure)
+        self._watches: dict[Peer, asyncio.Task[None]] = {}
         self._lost_since: dict[str, float] = {}
 
     def watch(self, peers: frozenset[Peer]) -> None:
         """Watch exactly these."""
-        for peer in set(self._tasks) - peers:
-            self._tasks.pop(peer).cancel()
+        for peer in set(self._watches) - peers:
+            self._watches.pop(peer).cancel()
             self._lost_since.pop(peer.uid, None)
-        for peer in peers - set(self._tasks):
-            self._tasks[peer] = asyncio.create_task(self._keep(peer))
+        for peer in peers - set(self._watches):
+            self._watches[peer] = self._tasks.spawn(self._keep(peer))
 
     def lost(self) -> dict[str, float]:
         """Pod UID -> seconds since the kernel lost its connection."""
@@ -53,17 +61,17 @@ class Peers:
 
     async def close(self) -> None:
         """Close all connections."""
-        tasks = list(self._tasks.values())
         self.watch(frozenset())
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _keep(self, peer: Peer) -> None:
+        backoff = Backoff(FIRST_RETRY_SECONDS, LARGEST_RETRY_SECONDS)
         while True:
             try:
                 await self._hold(peer)
             except (OSError, TimeoutError) as error:
                 self._note(peer.uid, is_silence(error))
-            await asyncio.sleep(RETRY_SECONDS)
+            await backoff.pause()
 
     async def _hold(self, peer: Peer) -> None:
         """One connection, until it ends. Raises what ended it; returns when the peer closed it."""
@@ -71,7 +79,7 @@ class Peers:
         family = socket.AF_INET6 if ":" in peer.ip else socket.AF_INET
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.setblocking(False)
-            _keep_alive(connection)
+            keep_alive(connection, idle=IDLE_SECONDS, interval=INTERVAL_SECONDS, count=COUNT)
             connection.bind((self._source_ip, 0))
             async with asyncio.timeout(CONNECT_SECONDS):
                 await loop.sock_connect(connection, (peer.ip, self._port))
@@ -85,11 +93,3 @@ class Peers:
             self._on_change(uid, True)
         elif not silent and self._lost_since.pop(uid, None) is not None:
             self._on_change(uid, False)
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(AttributeError):  # named so on Linux
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, INTERVAL_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, COUNT)

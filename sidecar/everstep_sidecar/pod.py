@@ -18,6 +18,7 @@ from everstep_sidecar.peers import Peers
 from everstep_sidecar.progress import TrainerPages
 from everstep_sidecar.scratch import Remembered, Scratch
 from everstep_sidecar.settings import Settings
+from everstep_sidecar.storage_calls import StorageCalls
 
 T = TypeVar("T")
 
@@ -34,6 +35,7 @@ class Pod:
     peers: Peers
     pages: TrainerPages
     metrics: Metrics
+    calls: StorageCalls
     on_failure: Callable[[], None]  # a part failed in a way that nobody foresaw
     remembered: Remembered = field(default_factory=Remembered)
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -69,5 +71,5 @@ class Pod:
             return True
 
     async def storage(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """A call into `store`, in a thread, on this job's folder."""
-        return await asyncio.to_thread(function, self.settings.job_storage, *args, **kwargs)
+        """A call into `store`, on this job's folder, in a thread of those that may hang."""
+        return await self.calls.call(function, *args, **kwargs)

@@ -11,8 +11,9 @@ from pathlib import Path
 from everstep_protocol.codec import InvalidDocument
 from everstep_protocol.plan import Plan, parse_plan
 
+from everstep_sidecar.backoff import Backoff
+
 POLL_SECONDS = 0.02
-RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -33,15 +34,17 @@ class PodFiles:
 
     async def run(self) -> None:
         """Until cancelled."""
+        backoff = Backoff()
         while True:
             mark = self._mark()
             if mark != self._seen:
                 try:
                     await self._read()
                     self._seen = mark
+                    backoff.reset()
                 except OSError as error:  # the scratch disk: nothing is obeyed that is not on it (R8)
                     _log.warning("the plan cannot be obeyed, trying again: %s", error)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    await backoff.pause()
             await asyncio.sleep(POLL_SECONDS)
 
     def _mark(self) -> object:

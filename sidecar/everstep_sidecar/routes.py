@@ -16,6 +16,8 @@ from everstep_protocol.messages import (
     SaveAnswer,
     SaveNotice,
     SidecarStatus,
+    Sight,
+    SightRequest,
     StopAnswer,
     StopOrder,
 )
@@ -25,8 +27,8 @@ from everstep_sidecar.coordinator import Coordinator
 from everstep_sidecar.loop_watch import LoopWatch
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.prepare import Prepare
-from everstep_sidecar.server import Rejected, Route
-from everstep_sidecar.status import build_status
+from everstep_sidecar.server import PLAN_BODY_BYTES, Rejected, Route
+from everstep_sidecar.status import build_status, public
 
 HELLO_HELD_SECONDS = 20.0
 PLAN_SECONDS = 10.0  # how long a hello waits for this pod's own plan
@@ -44,8 +46,9 @@ class Routes:
     def table(self) -> dict[str, Route]:
         """Path -> route."""
         return {
-            "/v1/prepare": Route(PrepareRequest, Prepare(self._pod, self._agent).handle, "operator"),
-            "/v1/announce": Route(Announce, self.announce, "job"),
+            "/v1/prepare": Route(PrepareRequest, Prepare(self._pod, self._agent).handle, "operator", PLAN_BODY_BYTES),
+            "/v1/sight": Route(SightRequest, self.sight, "job"),
+            "/v1/announce": Route(Announce, self.announce, "job", PLAN_BODY_BYTES),
             "/v1/hello": Route(Hello, self.hello, "job"),
             "/v1/save": Route(SaveNotice, self.save, "member"),
             "/v1/exited": Route(Exited, self.exited, "member"),
@@ -63,6 +66,14 @@ class Routes:
     def status(self) -> SidecarStatus:
         """Now."""
         return build_status(self._pod, self._agent, self._watch)
+
+    def public_status(self) -> SidecarStatus:
+        """Now, for whoever asks."""
+        return public(self.status())
+
+    async def sight(self, sender: str, message: SightRequest) -> Sight:
+        """R11."""
+        return await self._agent.sights.handle(sender, message)
 
     async def announce(self, sender: str, message: Announce) -> Ack:
         """R23."""
@@ -84,7 +95,9 @@ class Routes:
 
     async def save(self, sender: str, message: SaveNotice) -> SaveAnswer:
         """A member's notice of a save."""
-        return await self._coordinator(message.attempt, message.plan_id).commits.hear(sender, message)
+        coordinator = self._coordinator(message.attempt, message.plan_id)
+        coordinator.hear(sender)
+        return await coordinator.commits.hear(sender, message)
 
     async def exited(self, sender: str, message: Exited) -> Ack:
         """R32."""

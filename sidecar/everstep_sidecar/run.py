@@ -14,14 +14,16 @@ from everstep_protocol.messages import Exited, Hello, HelloAnswer, Training, Tro
 from everstep_protocol.plan import Member, Plan
 from everstep_protocol.shared_memory import Progress
 
-from everstep_sidecar import unsaved
-from everstep_sidecar.client import Refused, Unanswered, pause
+from everstep_sidecar import snapshots, unsaved
+from everstep_sidecar.backoff import Backoff
+from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
 from everstep_sidecar.core import training as trainings
 from everstep_sidecar.launcher_link import LauncherGone
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.progress import now_ns
-from everstep_sidecar.saver import Saver, drop_foreign
+from everstep_sidecar.saver import Saver
+from everstep_sidecar.sight import Arrival, Sights
 from everstep_sidecar.state_reporter import Stage, StateName, StateReporter, state_name
 from everstep_sidecar.stop_desk import StopDesk
 from everstep_sidecar.store import go as go_files
@@ -29,6 +31,7 @@ from everstep_sidecar.verification import Verification
 
 LOOK_SECONDS = 2.0  # R31: how often a member that has finished looks for the word that all have, where nobody tells it
 DRAIN_SECONDS = 30.0  # R31: for so long the last save may still be on its way when the script fails after its last step
+HELLO_PAUSE_SECONDS = 1.0  # all others wait for the last one's hello
 RESENT_SECONDS = 1.0  # after a restart: how long a launcher may take to say again how the attempt ended
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,15 @@ _log = logging.getLogger(__name__)
 class AttemptRun:
     """A member's part in one attempt; cancelled when a higher one is seen."""
 
-    def __init__(self, pod: Pod, plan: Plan, member: Member, coordinator: CoordinatorLink, desk: StopDesk) -> None:
+    def __init__(
+        self,
+        pod: Pod,
+        plan: Plan,
+        member: Member,
+        coordinator: CoordinatorLink,
+        desk: StopDesk,
+        sights: Sights,
+    ) -> None:
         self._pod = pod
         self._plan = plan
         self._member = member
@@ -44,6 +55,7 @@ class AttemptRun:
         self.desk = desk
         self.saver = Saver(pod, plan, member, coordinator)
         self._verification = Verification(pod, plan, member)
+        self._arrival = Arrival(sights, plan.attempt)
         self._stage: Stage = "waiting"
         self._confirmed_finished = False
 
@@ -59,7 +71,8 @@ class AttemptRun:
         remembered = self._pod.remembered
         has_trainers = self._stage != "waiting" and remembered.started and remembered.attempt == self._plan.attempt
         started = remembered.started_at_ns if has_trainers else None
-        return trainings.summarize(self._pages(), started_at_ns=started, now_ns=now_ns())
+        idle_seconds = self._pod.link.idle_seconds(self._plan.attempt)
+        return trainings.summarize(self._pages(), started_at_ns=started, now_ns=now_ns(), idle_seconds=idle_seconds)
 
     def num_skipped_saves(self) -> int:
         """Saves that this attempt's ranks skipped."""
@@ -88,6 +101,11 @@ class AttemptRun:
             return "preparing"
         return state_name(self._stage, self.training().phase)
 
+    @property
+    def trouble(self) -> Trouble | None:
+        """What keeps this member from its part at present: its mount, its storage."""
+        return self._arrival.trouble or self._verification.trouble or self._pod.calls.trouble()
+
     async def _report(self) -> None:
         def confirm() -> None:
             self._confirmed_finished = True
@@ -112,7 +130,8 @@ class AttemptRun:
             if self._pod.remembered.started:
                 return await self._found_started(nonce)
             if bad is None:
-                await asyncio.to_thread(drop_foreign, self._pod.settings.memory, attempt)
+                await asyncio.to_thread(snapshots.drop_foreign, self._pod.settings.memory, attempt)
+                await self._arrival.run()
                 bad = await self._verification.run()
             elif (answer := await self._hello(nonce, bad)) is not None:
                 return await self._obey(answer, nonce)
@@ -140,15 +159,13 @@ class AttemptRun:
             changed.cancel()
 
     async def _insist_on_hello(self, hello: Hello) -> HelloAnswer:
-        tries = 0
+        backoff = Backoff(most=HELLO_PAUSE_SECONDS)
         while True:
             try:
                 return await self._coordinator.hello(hello)
             except (Unanswered, Refused) as error:
-                if tries == 0:
-                    _log.info("hello was not answered, asking again: %s", error)
-            await pause(tries, largest=0.5)
-            tries += 1
+                _log.log(logging.DEBUG if backoff.has_paused else logging.INFO, "hello was not answered: %s", error)
+            await backoff.pause()
 
     async def _obey(self, answer: HelloAnswer, nonce: str) -> str | None:
         if answer.answer == "over":
@@ -225,13 +242,12 @@ class AttemptRun:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self.saver.drained()
-        tries = 0
+        backoff = Backoff()
         while True:
             with contextlib.suppress(Unanswered, Refused):
                 await self._coordinator.exited(self._exited_message(cause, end, time.monotonic() - died_at))
                 return
-            await pause(tries, largest=0.5)
-            tries += 1
+            await backoff.pause()
 
     def _exited_message(
         self,
@@ -239,20 +255,10 @@ class AttemptRun:
         end: local.ProcessExited | None,
         age_seconds: float,
     ) -> Exited:
-        attempt, step = self._plan.attempt, self._finished_step
-        if end is None:
-            return Exited(attempt, self._member.ranks[0], cause, None, None, False, "", age_seconds, step)
-        return Exited(
-            attempt,
-            end.rank,
-            cause,
-            end.exit_code,
-            end.signal,
-            end.oom_killed,
-            end.last_lines[-2048:],
-            age_seconds,
-            step,
-        )
+        attempt = self._plan.attempt
+        end = end or local.ProcessExited(attempt, self._member.ranks[0], None, None, False, False, "")
+        how = (end.exit_code, end.signal, end.oom_killed, end.last_lines[-2048:])
+        return Exited(attempt, end.rank, cause, *how, age_seconds, self._finished_step)
 
     @property
     def _finished_step(self) -> int:
@@ -260,8 +266,18 @@ class AttemptRun:
         training = self.training()
         return max(training.step, self._plan.resume.step) if training.phase == "finished" else -1
 
+    @property
+    def finished_step(self) -> int:
+        """R31: the newest step that was to be saved here, -1: none. The coordinator knows whether it is committed."""
+        return max(self._finished_step, self.saver.newest_step)
+
+    @property
+    def bytes_age_seconds(self) -> float | None:
+        """Since bytes of a save last reached the storage from here; None: nothing is being written."""
+        return self.saver.bytes_age_seconds
+
     async def _finish(self) -> None:
-        """R31: finished is said only after this pod's last snapshot is committed; the launcher stays until the coordinator knows."""
+        """R31: finished is said when nothing waits in memory any more; the launcher stays until the coordinator knows that it is saved."""
         await self.saver.drained()
         self._stage = "finished"
         self._pod.changes.bump()

@@ -48,6 +48,11 @@ class Settings:
         return self.storage / self.storage_path
 
     @property
+    def place(self) -> str:
+        """This worker and its node, for people."""
+        return f"{self.pod_name or self.pod_uid} on {self.node or self.pod_ip}"
+
+    @property
     def owner(self) -> Owner:
         """R11: this job, as it signs its storage path."""
         return Owner(FORMAT, self.cluster_uid, self.job_namespace, self.job_name, self.job_uid)

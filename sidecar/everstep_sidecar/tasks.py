@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -18,13 +19,13 @@ class Tasks:
 
     def __init__(self, on_failure: Callable[[], None]) -> None:
         self._on_failure = on_failure
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
     def __bool__(self) -> bool:
         return bool(self._running)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run beside."""
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run beside. Whoever waits for the result may; nobody has to."""
         task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._done)
@@ -40,7 +41,7 @@ class Tasks:
         self.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a part of this sidecar failed, it starts anew: %r", error, exc_info=error)

@@ -31,11 +31,11 @@ def test_drain_then_killed_trainer_then_a_crash_at_exit(space: Space) -> None:
     cluster.uncordon(node)
     grown = job.wait_training(4, after_attempt=drained, hang_seconds=120)
 
-    pods = pod_uids(job)
+    pods = job.pod_uids()
     victim = job.plan()["members"][2]["uid"]
     faults.kill_trainer(cluster, victim)
     crashed = job.wait_training(4, after_attempt=grown, hang_seconds=90)
-    assert pod_uids(job) == pods, "a crash is repaired in place"
+    assert job.pod_uids() == pods, "a crash is repaired in place"
     assert job.history()[-1]["cause"] == "crash"
     restarts = job.status()["restarts"]
     assert restarts["crash"] == 1
@@ -49,10 +49,6 @@ def test_drain_then_killed_trainer_then_a_crash_at_exit(space: Space) -> None:
     assert job.attempt() == crashed
     assert job.status()["restarts"] == restarts
     assert job.final_lineage().steps == list(range(STEPS))
-
-
-def pod_uids(job: Job) -> set[str]:
-    return {pod["metadata"]["uid"] for pod in job.pods() if "deletionTimestamp" not in pod["metadata"]}
 
 
 def test_import_error_ends_the_job_with_its_last_lines(space: Space) -> None:

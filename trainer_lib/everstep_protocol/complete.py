@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from everstep_protocol import codec, dcp_metadata, records, storage
@@ -46,9 +48,10 @@ def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str] | No
         raw = dcp_metadata.read_regular_file(directory / storage.MANIFEST, limit_bytes=MAX_MANIFEST_BYTES)
         manifest = records.parse_manifest(raw)
     except InvalidMetadata as problem:
-        return _refused(blank, str(problem))
+        return _refused(_attributed(directory, blank, job_uids), str(problem))
     except codec.InvalidDocument as problem:
-        return _refused(blank, f"{storage.MANIFEST} is damaged: {str(problem)[:300]}")
+        damaged = f"{storage.MANIFEST} is damaged: {str(problem)[:300]}"
+        return _refused(_attributed(directory, blank, job_uids), damaged)
     named = _verdict_of(manifest, blank)
     if job_uids is not None and manifest.job_uid not in job_uids:
         return _refused(
@@ -58,6 +61,23 @@ def _inspect_ours(directory: Path, blank: Verdict, job_uids: frozenset[str] | No
         return _refused(named, f"{storage.MANIFEST} names no data, or no {storage.METADATA}")
     exact = {record.name: record.bytes for record in (*manifest.files, manifest.metadata)}
     return _judge_files(directory, named, exact, exactly=True)
+
+
+def _attributed(directory: Path, blank: Verdict, job_uids: frozenset[str] | None) -> Verdict:
+    """R12: who made a checkpoint whose manifest nobody can read: an attempt that saved has saved, whatever became of it."""
+    attempts = {record.attempt for record in _rank_records(directory) if job_uids is None or record.job_uid in job_uids}
+    named = storage.parse_attempt_of_step_name(directory.name)
+    return dataclasses.replace(blank, attempt=max(attempts, default=named))
+
+
+def _rank_records(directory: Path) -> Iterator[records.RankRecord]:
+    """Those that can be read. Raises OSError where the storage does not answer."""
+    for path in sorted(directory.iterdir()):
+        if not storage.is_rank_record_name(path.name):
+            continue
+        with contextlib.suppress(InvalidMetadata, codec.InvalidDocument):
+            raw = dcp_metadata.read_regular_file(path, limit_bytes=MAX_MANIFEST_BYTES)
+            yield codec.loads(records.RankRecord, raw)
 
 
 def _inspect_run(directory: Path, blank: Verdict) -> Verdict:

@@ -49,10 +49,14 @@ class Trouble:
 
 @dataclass(frozen=True)
 class SightRequest:
-    """R11, R17: does this pod see the storage on which the fence of this attempt and intent stands? Answered within 2 s, whatever hangs."""
+    """R11, R17: does this pod see the storage on which the fence of this attempt and intent stands? Answered within 2 s, whatever hangs.
+
+    Of mounts that are all apart each may hold a fence of that number and intent: who raised it tells them apart.
+    """
 
     attempt: int
     intent_id: str
+    raised_by: str = ""  # UID of the pod whose fence it must be; empty: not known
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,7 @@ class PrepareAnswer:
     checkpoints: tuple[CheckpointInfo, ...] = ()  # all complete ones of this job, on the lineage or not
     refused: tuple[Refusal, ...] = ()
     sights: tuple[Sight, ...] = ()  # of those expected that answered, the answering pod itself included
+    raised_by: str = ""  # UID of the pod that raised the fence which this one sees: another one, where it asked before with this intent
     progress_age_seconds: float = 0.0  # `busy`: since the storage last got on with it
 
 
@@ -225,6 +230,7 @@ class MemberState:
     bytes_age_seconds: float | None = (
         None  # since bytes of a save last reached the storage from here; None: nothing is being saved
     )
+    finished_step: int = -1  # state `finished`: the step whose checkpoint must be on storage (R31); -1: none was saved
 
 
 @dataclass(frozen=True)
@@ -279,6 +285,7 @@ class Training:
     age_seconds: float
     usual_seconds: float  # a step's usual time, 0: not known
     phase: Literal["none", "starting", "loading", "training", "saving", "stopped", "finished"]
+    watched: bool = False  # without the library: `age_seconds` is of a sign of life; False: an older sidecar, it is the trainers' age
 
 
 @dataclass(frozen=True)

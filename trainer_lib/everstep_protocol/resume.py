@@ -14,7 +14,7 @@ from everstep_protocol.verdict import Verdict
 NONE = Resume(kind="none")
 NEW_BRANCH: Lineage = (
     (0, -1),
-)  # of an attempt that was asked to begin at 0: nothing older counts, and 0 stays allowed
+)  # of an attempt that was asked to begin at 0: nothing older counts, and 0 stays allowed until something was saved
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ class Question:
     last_attempt: int  # the last attempt that was planned: its own checkpoints count; 0: there was none
     condemned: frozenset[str] = frozenset()  # ids that are to be deleted: never a resume (R13)
     bad: frozenset[str] = frozenset()  # ids whose contents failed a hash check (R17)
-    ever: bool = False  # status says that a complete checkpoint once existed
+    ever: bool = (
+        False  # status says that a complete checkpoint once existed on this branch: since step 0 was last asked for
+    )
     resume_from: str | None = (
         None  # spec.resumeFrom where this generation has not honoured it yet: `none` or a directory
     )
@@ -68,6 +70,7 @@ class Refusal:
 
     dir: str
     reason: str
+    attempt: int = 0  # that made it; 0: a stock directory, or not known
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ def choose(question: Question, verdicts: tuple[Verdict, ...]) -> Choice:
     """R12: the newest complete checkpoint on the lineage; order is attempt, then step, never a name or a time.
 
     Falls back along the lineage to older ones. None left on it: a complete one off the lineage, with its own manifest's
-    lineage, only if no later attempt ever committed. Step 0 only if there is no complete and no refused one and `ever` is False.
+    lineage, only if no later attempt ever committed. Step 0 only if there is no complete and no refused one and `ever` is False,
+    on a branch that was asked to begin there as on the first.
     `resume_from` wins: `none` starts a new branch at 0, a directory must be complete. Stock directories (attempt 0) count only when
     named by `resume_from`, or at the first attempt in a path that had no owner file (the newest complete one).
     """
@@ -157,6 +161,10 @@ def _off_lineage(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | 
     if not made_here or question.lineage == NEW_BRANCH:
         return None
     last = _newest(made_here)
+    if any(
+        attempt > last.attempt for attempt, _ in question.lineage
+    ):  # a later attempt committed: its branch is lost, not over
+        return None
     chain = [
         verdict
         for verdict in made_here
@@ -176,7 +184,7 @@ def _from_zero(question: Question, verdicts: tuple[Verdict, ...]) -> Choice | No
     if question.lineage == NEW_BRANCH:
         standing = [verdict for verdict in _counted(verdicts) if _is_on_lineage(question, verdict)]
         message = "begins at step 0: nothing was saved since spec.resumeFrom asked for that"
-        return None if standing else Choice("resume", NONE, NEW_BRANCH, "Requested", message, ())
+        return None if standing or question.ever else Choice("resume", NONE, NEW_BRANCH, "Requested", message, ())
     if question.ever or question.lineage or _counted(verdicts):
         return None
     message = "begins at step 0: there is no checkpoint"
@@ -209,7 +217,7 @@ def _no_usable(question: Question, verdicts: tuple[Verdict, ...]) -> str:
 def _refusals(question: Question, verdicts: tuple[Verdict, ...], taken: Verdict | None) -> tuple[Refusal, ...]:
     """Every directory that may look newer or better to a person, and why it was not taken."""
     return tuple(
-        Refusal(verdict.dir, _fault(question, verdict) or _not_taken(question, verdict, taken))
+        Refusal(verdict.dir, _fault(question, verdict) or _not_taken(question, verdict, taken), verdict.attempt)
         for verdict in verdicts
         if verdict != taken and (taken is None or _fault(question, verdict) or not _is_on_lineage(question, verdict))
     )

@@ -69,6 +69,11 @@ def rank_record_name(rank: int) -> str:
     return f"rank_{rank}.json"
 
 
+def is_rank_record_name(name: str) -> bool:
+    """Whether a file of a checkpoint is a rank's record."""
+    return re.fullmatch(r"rank_\d+\.json", name, re.ASCII) is not None
+
+
 def ready_name(rank: int) -> str:
     """`ready_3.json`, in a snapshot."""
     return f"ready_{rank}.json"

@@ -22,7 +22,9 @@ class Verdict:
     reason: str  # one sentence for people; empty when complete
     step: int  # by the manifest; by the name where there is none
     id: str = ""  # manifest id; empty for a stock DCP directory
-    attempt: int = 0  # 0: a stock DCP directory (`import`)
+    attempt: int = (
+        0  # 0: a stock DCP directory (`import`); of a damaged manifest: as its rank records say, then as the name says
+    )
     lineage: Lineage = ()
     bytes: int = 0  # of all its files
     world: int = 0

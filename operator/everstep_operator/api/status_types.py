@@ -64,6 +64,14 @@ class Attempt(Model):
     ended: str | None = Field(None, description="Why it ended: suspended, finished or failed.")
     failure_at: str | None = Field(None, description="When that happened which caused this attempt (RFC 3339).")
     message: str | None = Field(None, description="What happened, for people.")
+    fenced_by: str | None = Field(
+        None,
+        description="UID of the pod that raised this attempt's fence; who sees another's fence sees another storage.",
+    )
+    ask_last: str | None = Field(
+        None,
+        description="UID of the pod whose storage failed the attempt before; another one coordinates, if there is one.",
+    )
 
 
 class Worker(Model):

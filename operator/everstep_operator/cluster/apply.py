@@ -1,29 +1,47 @@
-"""Acts: one API call an action, each safe to repeat, each with its preconditions (R2). Requests to sidecars run in the background.
+"""Acts: one API call an action, each safe to repeat, each with its preconditions (R2). All of them run in the background (`tries`).
 
 A precondition that does not hold means that the decision was made from something old: `Stale`, look again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
+from functools import partial
 from typing import Any
 
 from everstep_protocol import codec, names
+from everstep_protocol.messages import Peer
 
 from everstep_operator.api.status import cut
 from everstep_operator.cluster.check import is_quota
-from everstep_operator.cluster.client import JSON_PATCH, AlreadyExists, Conflict, Leaving, NotFound, Refused
+from everstep_operator.cluster.client import (
+    JSON_PATCH,
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    Leaving,
+    NotFound,
+    Refused,
+    Unavailable,
+)
 from everstep_operator.cluster.pod import owner_reference, pod_name, render_pod, token_name
+from everstep_operator.cluster.refused import CREATE_POD
+from everstep_operator.cluster.report import say_once
 from everstep_operator.cluster.room import Cluster, JobRoom
+from everstep_operator.cluster.tries import Failed, Key
 from everstep_operator.core.model import (
     Action,
     Announce,
     AskLeave,
+    AskSight,
     CreatePod,
     DeleteJob,
     DeletePod,
+    Notice,
     Prepare,
+    Probe,
     PublishPlan,
 )
 
@@ -32,18 +50,110 @@ Raw = dict[str, Any]
 _log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 500  # bytes
+_STALE_SECONDS = 0.1  # a newer look is on its way
+_TEST_FAILED = 422  # how the API server says that a `test` of a JSON patch did not hold
+_LEAVING_SECONDS = 30.0
+_SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may be back any moment
+
+ApiAction = CreatePod | DeletePod | PublishPlan | DeleteJob
 
 
 class Stale(Exception):
     """The effect was refused because something changed meanwhile."""
 
 
-class Blocked(Exception):
-    """A pod cannot be made now, and why: a full quota, an admission policy. Tried again later."""
+def begin(cluster: Cluster, room: JobRoom, actions: tuple[Action, ...]) -> list[asyncio.Task[None]]:
+    """Begin what a pass wishes, as far as it is due; WriteStatus is `report`'s. Returns those calls to the API that began just now."""
+    room.prober.keep([Peer(action.uid, action.ip) for action in actions if isinstance(action, Probe)], "wished")
+    begun = [_begin(cluster, room, action) for action in actions]
+    room.tries.end_pass()
+    room.refused.keep(room.tries.wished)
+    return [task for task in begun if task is not None]
 
 
-async def apply_action(cluster: Cluster, room: JobRoom, action: Action) -> None:
-    """Carry out one action other than WriteStatus, which is `report`'s. Raises Stale, Blocked, ApiError, Unavailable."""
+def _begin(cluster: Cluster, room: JobRoom, action: Action) -> asyncio.Task[None] | None:
+    match action:
+        case CreatePod() | DeletePod() | PublishPlan() | DeleteJob():
+            return room.tries.start(_key(action), partial(_try, cluster, room, action))
+        case Prepare():
+            room.errands.prepare(action)
+        case AskSight():
+            room.errands.ask_sight(action)
+        case Announce():
+            room.errands.announce(action)
+        case AskLeave():
+            room.errands.leave(action)
+        case Probe():
+            pass  # all of them together, above
+        case _:
+            raise AssertionError(f"no action of this room: {action}")
+    return None
+
+
+def _key(action: ApiAction) -> Key:
+    """Kind and target."""
+    match action:
+        case CreatePod():
+            return (CREATE_POD, action.worker_id)
+        case DeletePod():
+            return ("delete pod", action.uid, action.force)
+        case PublishPlan():
+            return ("publish plan", action.uid, action.plan.attempt)
+        case DeleteJob():
+            return ("delete job",)
+
+
+def _name(room: JobRoom, action: ApiAction) -> str:
+    """For people."""
+    match action:
+        case CreatePod():
+            return f"create pod {pod_name(room.name, action.worker_id)}"
+        case DeletePod():
+            return f"delete pod {action.name}"
+        case PublishPlan():
+            return f"write the plan into pod {action.name}"
+        case DeleteJob():
+            return f"delete {names.PLURAL} {room.name}"
+
+
+async def _try(cluster: Cluster, room: JobRoom, action: ApiAction) -> None:
+    """Raises Failed, with the pause that this kind of failure deserves; what is refused is noted for the core."""
+    key = _key(action)
+    try:
+        await apply_action(cluster, room, action)
+    except Leaving as error:
+        level = logging.INFO if room.is_first_warning(error.message) else logging.DEBUG
+        _log.log(level, "nothing is made any more: %s", error.message)
+        raise Failed(error.message, first=_LEAVING_SECONDS) from error
+    except Stale as error:
+        why = room.refused.note(key, _name(room, action), str(error))
+        _log.info("looks again: %s", why)
+        raise Failed(why, first=_STALE_SECONDS) from error
+    except Unavailable as error:
+        why = room.refused.note(key, _name(room, action), f"no answer: {error}")
+        _log.warning("%s: %s", _name(room, action), why)
+        raise Failed(why, most=_SILENT_SECONDS) from error
+    except ApiError as error:
+        await _refused(cluster, room, action, error)
+        raise Failed(error.message) from error
+    room.refused.forget(key)
+
+
+async def _refused(cluster: Cluster, room: JobRoom, action: ApiAction, error: ApiError) -> None:
+    what = "the quota is full" if is_quota(error) else "the API server refuses it"
+    why = room.refused.note(_key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}")
+    if isinstance(action, CreatePod):
+        name = pod_name(room.name, action.worker_id)
+        notice = Notice("Warning", "PodNotCreated", f"pod {name} is not made, {why}")
+        await say_once(
+            cluster, room, notice, about=why.replace(name, "its pod")
+        )  # a full quota is one Event, not one a pod
+    elif room.is_first_warning(text := f"{_name(room, action)}: {why}"):
+        _log.warning("%s", text)
+
+
+async def apply_action(cluster: Cluster, room: JobRoom, action: ApiAction) -> None:
+    """One call to the API, or what an earlier one left to do. Raises Stale, ApiError, Unavailable."""
     match action:
         case CreatePod():
             await create_pod(cluster, room, action)
@@ -51,16 +161,8 @@ async def apply_action(cluster: Cluster, room: JobRoom, action: Action) -> None:
             await delete_pod(cluster, room, action)
         case PublishPlan():
             await publish_plan(cluster, room, action)
-        case Prepare():
-            room.errands.prepare(action)
-        case Announce():
-            room.errands.announce(action)
-        case AskLeave():
-            room.errands.leave(action)
         case DeleteJob():
             await delete_job(cluster, room)
-        case _:
-            raise AssertionError(f"no action of this room: {action}")
 
 
 async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None:
@@ -68,8 +170,6 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
     template = room.parsed().pod
     if template is None:
         raise Stale(f"the spec of {room.name} is not valid any more")
-    if not room.refused.is_due(action.worker_id):
-        return
     await _create_token(cluster, room)
     manifest = render_pod(room.owner, template, cluster.settings.pods, action.worker_id, action.avoid)
     try:
@@ -78,14 +178,6 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
         await _check_existing(cluster, room, action.worker_id)
     except NotFound as error:
         raise Stale(f"namespace {room.namespace} is going away") from error
-    except Leaving:
-        raise
-    except Refused as error:
-        reason = "the quota is full" if is_quota(error) else "the API server refuses it"
-        why = f"{reason}: {cut(error.message, _LONGEST_REASON)}"
-        room.refused.note(action.worker_id, why)
-        raise Blocked(f"pod {manifest['metadata']['name']} is not made, {why}") from error
-    room.refused.forget(action.worker_id)
 
 
 async def delete_pod(cluster: Cluster, room: JobRoom, action: DeletePod) -> None:
@@ -116,6 +208,8 @@ async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> 
     try:
         await cluster.client.request("PATCH", f"{_pods_path(room)}/{action.name}", body=patch, content_type=JSON_PATCH)
     except (NotFound, Conflict, Refused) as error:
+        if isinstance(error, Refused) and error.status != _TEST_FAILED:
+            raise
         raise Stale(f"plan {action.plan.attempt} is not published to {action.name}: {error.message}") from error
 
 
@@ -131,11 +225,19 @@ async def delete_job(cluster: Cluster, room: JobRoom) -> None:
 
 
 async def _create_token(cluster: Cluster, room: JobRoom) -> None:
-    """R22: one Secret a job UID. It is made, never read; the same token comes out each time."""
-    async with room.token_lock:  # pods are made side by side
-        if not room.has_token:
+    """R22: one Secret a job UID. It is made, never read; the same token comes out each time. Many pods wait for it: one asks."""
+    async with room.token.lock:
+        if room.token.is_made:
+            return
+        if room.token.failure is not None and room.token.backoff.seconds_left() > 0:
+            raise room.token.failure
+        try:
             await _post_token(cluster, room)
-            room.has_token = True
+        except (ApiError, Unavailable, Stale) as error:
+            room.token.failure = error
+            room.token.backoff.fail()
+            raise
+        room.token.is_made = True
 
 
 async def _post_token(cluster: Cluster, room: JobRoom) -> None:

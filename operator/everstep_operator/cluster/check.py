@@ -2,34 +2,84 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 from everstep_operator.api.parse import Parsed
+from everstep_operator.api.status import cut
 from everstep_operator.api.template import PodTemplate
-from everstep_operator.cluster.client import Leaving, NotFound, Refused
+from everstep_operator.cluster.client import ApiError, Leaving, NotFound, Refused, Unavailable
 from everstep_operator.cluster.pod import render_pod
 from everstep_operator.cluster.room import Checked, Cluster, JobRoom
+from everstep_operator.cluster.stable import stable_among, stable_text
 from everstep_operator.core.model import JobSpec, JobStatus
 
+_log = logging.getLogger(__name__)
+
+_LONGEST = 500  # bytes
+_TOLD_COUNT = 3  # failures in a row
 _AGAIN_SECONDS = 30.0  # a policy or a claim may have been put right meanwhile
 
 
+class NotChecked(Exception):
+    """It is not known yet whether the API server would take the pods: `JobRoom.checking` says when it is asked again."""
+
+
 async def problems_of(cluster: Cluster, room: JobRoom, parsed: Parsed, status: JobStatus) -> tuple[str, ...]:
-    """What is wrong beside what the spec itself says; asked once a generation, and again while something is wrong."""
+    """What is wrong beside what the spec itself says; asked once a generation, and again while something is wrong, or is not known.
+
+    Raises NotChecked.
+    """
     if parsed.spec is None or parsed.pod is None:
         return parsed.problems
-    known = room.checked
-    if known is not None and known.generation == room.generation:
+    known, generation = room.checked, room.generation
+    if known is not None and known.generation == generation:
         if not known.problems or time.monotonic() - known.at < _AGAIN_SECONDS:
             return known.problems
     elif _was_accepted(room, status) or parsed.spec.suspend or status.result:
         return ()
-    problems = (
-        *await _claim_problems(cluster, room, parsed.spec, parsed.pod),
-        *(() if _is_running(status) else await _dry_run(cluster, room, parsed.pod)),
+    if room.checking.seconds_left() > 0:
+        return _unknown(room, status)
+    before = known.problems if known else ()
+    try:
+        problems = await _check(cluster, room, parsed.spec, parsed.pod, status)
+    except (ApiError, Unavailable) as error:
+        _note_failure(room, error)
+        return _unknown(room, status)
+    room.checking.succeed()
+    room.checked = Checked(generation, tuple(stable_among(before, text) for text in problems), time.monotonic())
+    return room.checked.problems
+
+
+async def _check(
+    cluster: Cluster, room: JobRoom, spec: JobSpec, pod: PodTemplate, status: JobStatus
+) -> tuple[str, ...]:
+    return (
+        *await _claim_problems(cluster, room, spec, pod),
+        *(() if _is_running(status) else await _dry_run(cluster, room, pod)),
     )
-    room.checked = Checked(room.generation, problems, time.monotonic())
-    return problems
+
+
+def _note_failure(room: JobRoom, error: ApiError | Unavailable) -> None:
+    is_leaving = isinstance(error, Leaving)
+    room.checking.fail(first=_AGAIN_SECONDS if is_leaving else None)
+    room.check_failure = stable_text(room.check_failure, str(error))
+    if room.is_first_warning(room.check_failure):
+        _log.log(
+            logging.INFO if is_leaving else logging.WARNING, "the spec is not checked: %s", cut(str(error), _LONGEST)
+        )
+
+
+def _unknown(room: JobRoom, status: JobStatus) -> tuple[str, ...]:
+    """Nobody can tell whether the spec is good. A job that runs goes on; another waits, and says for what when it waits for long."""
+    if _is_running(status):
+        return ()
+    if room.checking.failures < _TOLD_COUNT:
+        raise NotChecked(cut(room.check_failure, _LONGEST))
+    text = (
+        f"spec.template: the API server does not let the operator check its pods: {cut(room.check_failure, _LONGEST)}"
+    )
+    return (text,)
 
 
 def _was_accepted(room: JobRoom, status: JobStatus) -> bool:
@@ -57,7 +107,7 @@ async def _dry_run(cluster: Cluster, room: JobRoom, pod: PodTemplate) -> tuple[s
     return ()
 
 
-def is_quota(error: Refused) -> bool:
+def is_quota(error: ApiError) -> bool:
     """A full quota is no mistake in the spec: it is waited for."""
     return error.status == 403 and "exceeded quota" in error.message
 

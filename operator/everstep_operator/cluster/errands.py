@@ -1,4 +1,4 @@
-"""Requests to sidecars that an action starts and whose results come later: prepare, announce, leave. One of a kind at a time.
+"""Requests to sidecars that an action starts and whose results come later: prepare, sight, announce, leave. One of a kind at a time.
 
 Results are kept for the attempt that they belong to, and wake the actor; after a restart of the operator they are asked for again,
 which is safe: each is idempotent (R4).
@@ -6,69 +6,92 @@ which is safe: each is idempotent (R4).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from everstep_protocol.messages import Ack, LeaveRequest, Peer, PrepareAnswer
+from everstep_protocol.messages import Ack, LeaveRequest, Peer, PrepareAnswer, Sight, SightRequest
 from everstep_protocol.messages import Announce as AnnounceMessage
 
-from everstep_operator.cluster import tasks
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
-from everstep_operator.core.model import Announce, AskLeave, LeavePurpose, Prepare
+from everstep_operator.cluster.stable import stable_text
+from everstep_operator.cluster.tries import Failed, Tries
+from everstep_operator.core.model import Announce, AskLeave, AskSight, LeavePurpose, Prepare
 
 _log = logging.getLogger(__name__)
 
-_PREPARE_SECONDS = 30.0
+_PREPARE_SECONDS = 15.0  # the sidecar holds the question for some 5 s, then says that it is busy
 _SHORT_SECONDS = 3.0
-_AGAIN_SECONDS = 1.0
+_NO_SUCH_PATH = 404
 
-Key = tuple[object, ...]
+Intent = tuple[int, str]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An answer to prepare, and when it came."""
+    """An answer to prepare, the UID of the pod that gave it, and when it came."""
 
     answer: PrepareAnswer
+    by: str
     at: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Save-and-stop of one attempt, for one purpose."""
+
+    purpose: LeavePurpose
+    tried_at: float  # first
+    accepted: bool = False
 
 
 class Errands:
     """Background requests of one job."""
 
-    def __init__(self, client: SidecarClient, job_uid: str, wake: Callable[[], None]) -> None:
+    def __init__(self, client: SidecarClient, job_uid: str, tries: Tries) -> None:
         self._client = client
         self._job_uid = job_uid
-        self._wake = wake
-        self._running: dict[Key, asyncio.Task[None]] = {}
-        self._ended_at: dict[Key, float] = {}
-        self._prepared: Prepared | None = None
-        self._failed: list[tuple[Key, str]] = []  # (number and intent, pod UID), oldest first
+        self._tries = tries
+        self._prepared: dict[Intent, Prepared] = {}
+        self._failed: list[tuple[Intent, str]] = []  # (number and intent, pod UID), oldest first
+        self._sights: dict[Intent, dict[str, tuple[Sight, float]]] = {}
         self._announced: set[tuple[int, str]] = set()  # (attempt, pod UID), with the plan
-        self._asked_leave: dict[int, tuple[LeavePurpose, float]] = {}  # attempt -> what for, when it was accepted last
+        self._stops: dict[int, Stop] = {}  # by attempt
 
     def prepare(self, action: Prepare) -> None:
         """R4: the same number and intent are never asked of one pod twice at once."""
         request = action.request
-        intent: Key = (request.attempt, request.intent_id)
+        intent = (request.attempt, request.intent_id)
 
         async def run() -> None:
             try:
-                answer = await self._call(
-                    action.uid, action.ip, "/v1/prepare", request, PrepareAnswer, _PREPARE_SECONDS
-                )
-            except (Silent, Refusing, Rejected) as error:
+                answer = await self._call(action, "/v1/prepare", request, PrepareAnswer, _PREPARE_SECONDS)
+            except Failed as error:
                 _log.warning("prepare of attempt %d at %s: %s", request.attempt, action.ip, error)
-                self._failed = [item for item in self._failed if item != (intent, action.uid)] + [(intent, action.uid)]
-                return
-            self._prepared = Prepared(answer, time.monotonic())
+                self._failed = [*self._others_that_failed(intent, action.uid), (intent, action.uid)]
+                raise
+            self._failed = self._others_that_failed(intent, action.uid)
+            self._take(intent, Prepared(answer, action.uid, time.monotonic()))
 
-        self._start(("prepare", *intent, action.uid), run)
+        self._tries.start(("prepare", *intent, action.uid), run)
+
+    def ask_sight(self, action: AskSight) -> None:
+        """R11: whether a pod sees the storage. One that is too old to be asked is taken at its word, as ever."""
+        intent = (action.attempt, action.intent_id)
+
+        async def run() -> None:
+            request = SightRequest(*intent, action.raised_by)
+            try:
+                sight = await self._call(action, "/v1/sight", request, Sight, _SHORT_SECONDS)
+            except Failed as error:
+                if not _knows_no_such_path(error):
+                    raise
+                sight = Sight(action.uid, None, launcher=True)
+            self._see(intent, (sight,))
+
+        self._tries.start(("sight", *intent, action.uid), run)
 
     def announce(self, action: Announce) -> None:
         """R23: told once; where it failed, again at the core's next wish."""
@@ -76,81 +99,108 @@ class Errands:
             return
 
         async def run() -> None:
-            message = AnnounceMessage(action.attempt, action.plan)
-            try:
-                await self._call(action.uid, action.ip, "/v1/announce", message, Ack, _SHORT_SECONDS)
-            except (Silent, Refusing, Rejected) as error:
-                _log.debug("announce of attempt %d at %s: %s", action.attempt, action.ip, error)
-                return
+            await self._call(action, "/v1/announce", AnnounceMessage(action.attempt, action.plan), Ack, _SHORT_SECONDS)
             if action.plan is not None:
                 self._announced.add((action.attempt, action.uid))
 
-        self._start(("announce", action.attempt, action.uid, action.plan is not None), run)
+        self._tries.start(("announce", action.attempt, action.uid, action.plan is not None), run)
 
     def leave(self, action: AskLeave) -> None:
-        """R19: as often as the core wishes: it asks again for another purpose, or when a stop was given up long ago."""
+        """R19: as often as the core wishes. Another purpose, or a wish after one that was accepted, begins anew: that one was given up."""
 
         async def run() -> None:
+            stop = self._stops.get(action.attempt)
+            if stop is None or stop.accepted or stop.purpose != action.purpose:
+                stop = self._stops[action.attempt] = Stop(action.purpose, time.monotonic())
             request = LeaveRequest(action.attempt, action.deadline_seconds)
             try:
-                await self._call(action.uid, action.ip, "/v1/leave", request, Ack, _SHORT_SECONDS)
-            except (Silent, Refusing, Rejected) as error:
+                await self._call(action, "/v1/leave", request, Ack, _SHORT_SECONDS)
+            except Failed as error:
                 _log.warning("save-and-stop of attempt %d at %s: %s", action.attempt, action.ip, error)
-                return
-            self._asked_leave[action.attempt] = (action.purpose, time.monotonic())
+                raise
+            if self._stops.get(action.attempt) is stop:
+                self._stops[action.attempt] = replace(stop, accepted=True)
 
-        self._start(("leave", action.attempt, action.uid, action.purpose), run)
+        self._tries.start(("leave", action.attempt, action.uid, action.purpose), run)
 
     def prepared(self, attempt: int, intent_id: str) -> Prepared | None:
-        """The answer for exactly this number and intent."""
-        found = self._prepared
-        if found is None or (found.answer.attempt, found.answer.intent_id) != (attempt, intent_id):
-            return None
-        return found
+        """The newest answer for exactly this number and intent."""
+        return self._prepared.get((attempt, intent_id))
 
     def failed(self, attempt: int, intent_id: str) -> tuple[str, ...]:
         """UIDs of pods that did not answer it, oldest first."""
         return tuple(uid for intent, uid in self._failed if intent == (attempt, intent_id))
 
+    def sights(self, attempt: int, intent_id: str) -> dict[str, tuple[Sight, float]]:
+        """Pod UID -> its newest word about the storage of this attempt, and when (monotonic) it said so."""
+        return self._sights.get((attempt, intent_id), {})
+
     def announced(self, attempt: int) -> tuple[str, ...]:
         """UIDs of pods that acknowledged the plan of this attempt."""
         return tuple(sorted(uid for number, uid in self._announced if number == attempt))
 
-    def leave_age_seconds(self, attempt: int) -> float | None:
-        """Since save-and-stop of this attempt was accepted last, None: not asked."""
-        asked = self._asked_leave.get(attempt)
-        return None if asked is None else time.monotonic() - asked[1]
+    def stop_of(self, attempt: int) -> Stop | None:
+        """The newest save-and-stop that was tried in this attempt."""
+        return self._stops.get(attempt)
 
-    def leave_purpose(self, attempt: int) -> LeavePurpose:
-        """What that was asked for; empty: not asked."""
-        asked = self._asked_leave.get(attempt)
-        return "" if asked is None else asked[0]
+    def keep(self, attempt: int, uids: set[str]) -> None:
+        """Drop what belongs to older attempts, and to pods that are not there any more."""
+        self._announced = {item for item in self._announced if item[0] >= attempt and item[1] in uids}
+        self._stops = {number: stop for number, stop in self._stops.items() if number >= attempt}
+        self._failed = [item for item in self._failed if item[0][0] >= attempt and item[1] in uids]
+        self._prepared = {intent: found for intent, found in self._prepared.items() if intent[0] >= attempt}
+        self._sights = {
+            intent: {uid: sight for uid, sight in sights.items() if uid in uids}
+            for intent, sights in self._sights.items()
+            if intent[0] >= attempt
+        }
 
-    def forget_before(self, attempt: int) -> None:
-        """Drop what belongs to older attempts."""
-        self._announced = {item for item in self._announced if item[0] >= attempt}
-        self._asked_leave = {number: asked for number, asked in self._asked_leave.items() if number >= attempt}
-        self._failed = [item for item in self._failed if isinstance(item[0][0], int) and item[0][0] >= attempt]
-        horizon = time.monotonic() - 60
-        self._ended_at = {key: at for key, at in self._ended_at.items() if at > horizon}
-
-    def stop(self) -> None:
-        """End everything that runs."""
-        for task in self._running.values():
-            task.cancel()
-
-    async def _call(self, uid: str, ip: str, path: str, message: object, kind: type[T], limit: float) -> T:
-        return await self._client.call(self._job_uid, Peer(uid, ip), path, message, kind, limit)
-
-    def _start(self, key: Key, run: Callable[[], Awaitable[None]]) -> None:
-        if key in self._running or time.monotonic() - self._ended_at.get(key, -_AGAIN_SECONDS) < _AGAIN_SECONDS:
+    def _take(self, intent: Intent, found: Prepared) -> None:
+        """R4: kept by number and intent, whoever gave it; what settles the question is not replaced by less of another pod."""
+        before = self._prepared.get(intent)
+        if before is not None and before.by != found.by and _weight(before) > _weight(found):
             return
-        self._running[key] = tasks.start(self._finish(key, run), f"{key[0]} {self._job_uid}")
+        if before is not None:
+            message = stable_text(before.answer.message, found.answer.message)
+            found = replace(found, answer=replace(found.answer, message=message))
+        self._prepared[intent] = found
+        self._see(intent, found.answer.sights)
 
-    async def _finish(self, key: Key, run: Callable[[], Awaitable[None]]) -> None:
+    def _others_that_failed(self, intent: Intent, uid: str) -> list[tuple[Intent, str]]:
+        return [item for item in self._failed if item != (intent, uid)]
+
+    def _see(self, intent: Intent, sights: tuple[Sight, ...]) -> None:
+        known, now = self._sights.setdefault(intent, {}), time.monotonic()
+        for sight in sights:
+            known[sight.uid] = (_stable(known.get(sight.uid), sight), now)
+
+    async def _call(
+        self,
+        action: Prepare | AskSight | Announce | AskLeave,
+        path: str,
+        message: object,
+        kind: type[T],
+        limit_seconds: float,
+    ) -> T:
+        """Raises Failed."""
+        peer = Peer(action.uid, action.ip)
         try:
-            await run()
-        finally:
-            self._running.pop(key, None)
-            self._ended_at[key] = time.monotonic()
-            self._wake()
+            return await self._client.call(self._job_uid, peer, path, message, kind, limit_seconds)
+        except (Silent, Refusing, Rejected) as error:
+            raise Failed(str(error)) from error
+
+
+def _weight(found: Prepared) -> int:
+    """`ready` and `fenced` settle it; `wait` and `stop` are made anew when asked again; `busy` says nothing yet."""
+    return {"ready": 2, "fenced": 2, "wait": 1, "stop": 1, "busy": 0}[found.answer.outcome]
+
+
+def _stable(before: tuple[Sight, float] | None, sight: Sight) -> Sight:
+    if before is None or before[0].storage is None or sight.storage is None:
+        return sight
+    message = stable_text(before[0].storage.message, sight.storage.message)
+    return replace(sight, storage=replace(sight.storage, message=message))
+
+
+def _knows_no_such_path(error: Failed) -> bool:
+    return isinstance(error.__cause__, Rejected) and error.__cause__.status == _NO_SUCH_PATH

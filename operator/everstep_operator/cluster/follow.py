@@ -16,6 +16,8 @@ from everstep_protocol.messages import Peer, PollRequest, SidecarStatus
 from everstep_protocol.plan import Plan
 
 from everstep_operator.cluster import tasks
+from everstep_operator.cluster.backoff import Backoff, Clock, Rate
+from everstep_operator.cluster.probes import Prober
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 
 _log = logging.getLogger(__name__)
@@ -24,8 +26,8 @@ _WAIT_SECONDS = 4.0
 _SUSPICIOUS_WAIT_SECONDS = 0.4
 _MARGIN_SECONDS = 6.0
 _OTHERS_SECONDS = 2.0
-_PAUSE_SECONDS = 0.3
-_PROBE_EVERY_SECONDS = 0.5
+_PAUSE_SECONDS = (0.3, 2.0)  # after a poll that failed: first, longest
+_SUSPECTED = "followed"  # why a host is probed
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,23 @@ class Seen:
 
 
 class Follower:
-    """`follow` says whom, `seen`, `lost` and `failed_probes` what came of it; `wake` is called when that changed."""
+    """`follow` says whom, `seen` and `lost` what came of it, and `prober` who is silent; `wake` is called when that changed."""
 
-    def __init__(self, client: SidecarClient, wake: Callable[[], None]) -> None:
+    def __init__(self, client: SidecarClient, prober: Prober, clock: Clock, wake: Callable[[], None]) -> None:
         self._client = client
+        self._prober = prober
+        self._clock = clock
         self._wake = wake
         self._target: Target | None = None
         self._task: asyncio.Task[None] | None = None
-        self._probes: dict[str, asyncio.Task[None]] = {}
         self._version: str | None = None  # of the coordinator's newest answer, whatever attempt it speaks of
+        self._rate = Rate(clock)  # of this job's polls, whatever the plan
         self.seen: Seen | None = None
         self.gone_at: float | None = None
+        self.coordinator_at = (
+            time.monotonic()
+        )  # when the coordinator itself last spoke of this attempt, or was first asked
         self.lost: dict[str, tuple[int, int]] = {}  # pod UID -> (lost by, asked)
-        self.failed_probes: dict[str, int] = {}
 
     def follow(self, target: Target | None) -> None:
         """Follow this from now on; a new plan begins without any memory of the old."""
@@ -76,43 +82,51 @@ class Follower:
             return
         self.stop()
         if target is not None:
-            self._task = tasks.start(self._run(), f"follow {target.job_uid}")
+            self.coordinator_at = time.monotonic()
+            self._task = tasks.keep_running(self._run, f"follow {target.job_uid}", self._clock)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether there is a coordinator to be asked."""
+        return self._target is not None
 
     def stop(self) -> None:
         """Ask nobody any more."""
-        for task in (self._task, *self._probes.values()):
-            if task is not None:
-                task.cancel()
-        self._task, self._probes, self._version = None, {}, None
-        self.seen, self.gone_at, self.lost, self.failed_probes = None, None, {}, {}
+        if self._task is not None:
+            self._task.cancel()
+        self._prober.forget(_SUSPECTED)
+        self._task, self._version, self.seen, self.gone_at, self.lost = None, None, None, None, {}
 
     async def _run(self) -> None:
+        backoff = Backoff(self._clock, first=_PAUSE_SECONDS[0], most=_PAUSE_SECONDS[1])
         while True:
+            await self._rate.wait()
             target = self._target
             assert target is not None
             try:
                 await self._poll(target)
+                backoff.succeed()
+                continue
+            except Rejected as error:
+                _log.warning("the coordinator rejects a poll: %s", error)
             except Refusing as error:
                 _log.debug("%s", error)
                 await self._ask_others(target)
-                await asyncio.sleep(_PAUSE_SECONDS)
-            except Rejected as error:
-                _log.warning("the coordinator rejects a poll: %s", error)
-                await asyncio.sleep(5 * _PAUSE_SECONDS)
             except Silent as error:
                 _log.info("the coordinator is silent: %s", error)
-                self._note(target.coordinator.uid, alive=False)
-                self._probe(target.coordinator)
+                self._suspect(target.coordinator)
                 await self._ask_others(target)
-                await asyncio.sleep(_PAUSE_SECONDS)
+            await self._clock.sleep(backoff.fail())
 
     async def _poll(self, target: Target) -> None:
-        suspicious = bool(self._probes)
+        suspicious = self._prober.is_any(_SUSPECTED)
         wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else _WAIT_SECONDS * random.uniform(0.75, 1.25)
         status = await self._ask(target, target.coordinator, self._version, wait)
         self._version = status.version
-        self._note(target.coordinator.uid, alive=True)
+        self._prober.note(target.coordinator.uid, alive=True)
         self.lost = {member.uid: (member.lost_by, member.asked) for member in status.members}
+        if status.attempt == target.plan.attempt:
+            self.coordinator_at = time.monotonic()
         self._take(target, status)
 
     async def _ask_others(self, target: Target) -> None:
@@ -133,8 +147,7 @@ class Follower:
         except (Silent, Refusing, Rejected) as error:
             _log.debug("%s", error)
             if isinstance(error, Silent):
-                self._note(peer.uid, alive=False)
-                self._probe(peer)
+                self._suspect(peer)
             return None
 
     async def _ask(self, target: Target, peer: Peer, version: str | None, wait: float) -> SidecarStatus:
@@ -148,42 +161,15 @@ class Follower:
     def _take(self, target: Target, status: SidecarStatus) -> None:
         for peer in (target.coordinator, *target.others):
             if self.lost.get(peer.uid, (0, 0))[0] or peer.uid in status.lost_peers:
-                self._probe(peer)
-            elif not self.failed_probes.get(peer.uid):
-                self._end_probe(peer.uid)
+                self._prober.start(peer, _SUSPECTED)
+            elif not self._prober.failed(peer.uid):
+                self._prober.end(peer.uid, _SUSPECTED)
         if status.attempt == target.plan.attempt:
             self.seen = Seen(status, time.monotonic())
             if status.gone and self.gone_at is None:
                 self.gone_at = time.monotonic()
         self._wake()
 
-    def _probe(self, peer: Peer) -> None:
-        if peer.uid not in self._probes:
-            self._probes[peer.uid] = tasks.start(self._probe_forever(peer), f"probe {peer.ip}")
-
-    def _end_probe(self, uid: str) -> None:
-        if (task := self._probes.pop(uid, None)) is not None:
-            task.cancel()
-
-    async def _probe_forever(self, peer: Peer) -> None:
-        """A probe every half second, each with a second to succeed: two that fail are known after a second and a half."""
-
-        async def probe_once() -> None:
-            self._note(peer.uid, alive=await self._client.probe(peer.ip))
-
-        running: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                task = asyncio.create_task(probe_once())
-                running.add(task)
-                task.add_done_callback(running.discard)
-                await asyncio.sleep(_PROBE_EVERY_SECONDS)
-        finally:
-            for task in running:
-                task.cancel()
-
-    def _note(self, uid: str, *, alive: bool) -> None:
-        before = self.failed_probes.get(uid, 0)
-        self.failed_probes[uid] = 0 if alive else before + 1
-        if (before == 0) != alive or before in (1, 2):
-            self._wake()
+    def _suspect(self, peer: Peer) -> None:
+        self._prober.note(peer.uid, alive=False)
+        self._prober.start(peer, _SUSPECTED)

@@ -18,6 +18,7 @@ from everstep_operator.cluster.client import (
     NotFound,
     Unavailable,
 )
+from everstep_operator.cluster.tasks import within
 from everstep_operator.settings import LeaseSettings
 
 Raw = dict[str, Any]
@@ -139,7 +140,7 @@ class Leader:
     async def _within_bound(self, call: Coroutine[Any, Any, Raw]) -> Raw:
         """No answer within half of the Lease's life is none. Raises Unavailable."""
         try:
-            return await asyncio.wait_for(call, self._settings.seconds / 2)
+            return await within(self._settings.seconds / 2, call)
         except asyncio.TimeoutError as error:
             raise Unavailable("timeout", f"no answer within {self._settings.seconds / 2:g} s") from error
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 import math
 import secrets
 import time
+from typing import Any
 
 from everstep_operator.api import status as status_json
 from everstep_operator.cluster.check import problems_of
 from everstep_operator.cluster.follow import Target
+from everstep_operator.cluster.pod import pod_name
 from everstep_operator.cluster.room import Cluster, JobRoom
-from everstep_operator.core.model import Doubt, JobStatus, Network, Observed
+from everstep_operator.core.model import Doubt, JobStatus, Network, Observed, PodView
+
+Raw = dict[str, Any]
 
 _TRUST_SECONDS = 5.0  # R26
 
 
-async def observe(cluster: Cluster, room: JobRoom) -> Observed:
-    """Everything that a decision about this job may depend on. Raises ApiError, Unavailable, InvalidDocument (status)."""
-    status = status_json.from_json(room.body.get("status"))
+async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
+    """Everything that a decision about this job may depend on; of the job itself what `body` says, whatever arrives meanwhile (R1).
+
+    Raises NotChecked, InvalidDocument (status).
+    """
+    status = status_json.from_json(body.get("status"))
     parsed = room.parsed()
+    meta = body["metadata"]
+    generation, version = int(meta.get("generation") or 0), str(meta["resourceVersion"])
     problems = await problems_of(cluster, room, parsed, status)
     _follow(room, status)
     now = time.monotonic()
@@ -26,15 +35,19 @@ async def observe(cluster: Cluster, room: JobRoom) -> Observed:
     attempt = status.attempt
     number, intent = (attempt.number, attempt.intent_id) if attempt else (0, "")
     attempt_age = room.attempt_age_seconds(attempt)
+    _forget(room, status, pods)
+    _look_for_missing(cluster, room, status, pods)
     seen = room.follower.seen
     prepared = room.errands.prepared(number, intent)
     gone_at = room.follower.gone_at
+    stop = room.errands.stop_of(number)
+    sights = room.errands.sights(number, intent)
     return Observed(
         uid=room.uid,
         name=room.name,
         namespace=room.namespace,
-        generation=room.generation,
-        deleting=room.body["metadata"].get("deletionTimestamp") is not None,
+        generation=generation,
+        deleting=meta.get("deletionTimestamp") is not None,
         spec=None if problems else parsed.spec,
         problems=problems,
         status=status,
@@ -43,22 +56,48 @@ async def observe(cluster: Cluster, room: JobRoom) -> Observed:
         sidecar=seen.status if seen else None,
         sidecar_age_seconds=now - seen.at if seen else attempt_age,
         training_age_seconds=seen.status.training.age_seconds if seen else 0.0,
-        networks=_networks(cluster, room, status),
+        networks=_networks(cluster, room, status, pods),
         doubt=_doubt(cluster, room, status),
         prepare=prepared.answer if prepared else None,
+        prepare_by=prepared.by if prepared else "",
         prepare_failed=room.errands.failed(number, intent),
         attempt_age_seconds=attempt_age,
         go_age_seconds=0.0 if gone_at is None else now - gone_at,
-        leave_age_seconds=room.errands.leave_age_seconds(number),
+        leave_age_seconds=None if stop is None else now - stop.tried_at,
         now=time.time(),
         new_intent=secrets.token_hex(8),
         prepare_age_seconds=now - prepared.at if prepared else math.inf,
         announced=room.errands.announced(number),
         names_taken=tuple(sorted(room.names_taken)),
         step_age_seconds=now - room.step_written_at,
-        leave_purpose=room.errands.leave_purpose(number),
-        pods_refused=room.refused.reasons(),
+        leave_purpose="" if stop is None else stop.purpose,
+        pods_refused=room.refused.pods(),
+        version=version,
+        leave_accepted=stop is None or stop.accepted,
+        gone_nodes=room.absences.nodes,
+        gone_pods=room.absences.pods,
+        coordinator_age_seconds=now - room.follower.coordinator_at if room.follower.is_following else 0.0,
+        sights={uid: sight for uid, (sight, _) in sights.items()},
+        sight_ages={uid: now - at for uid, (_, at) in sights.items()},
+        refused_actions=room.refused.told(),
     )
+
+
+def _forget(room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> None:
+    """What belongs to attempts, pods and ids that are over."""
+    attempt = status.attempt
+    members = attempt.plan.members if attempt and attempt.plan else ()
+    room.errands.keep(attempt.number if attempt else 0, {pod.uid for pod in pods} | {member.uid for member in members})
+    room.names_taken &= {row.id for row in status.workers}
+
+
+def _look_for_missing(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> None:
+    """R25, C: nodes of the job's pods and members, and members' pods, that the caches do not show."""
+    members = status.attempt.plan.members if status.attempt and status.attempt.plan else ()
+    there = {pod.uid for pod in pods}
+    nodes = {pod.node for pod in pods if pod.node} | {member.node for member in members}
+    missing = [(member.uid, pod_name(room.name, member.id)) for member in members if member.uid not in there]
+    room.absences.look(nodes - cluster.nodes.views().keys(), missing)
 
 
 def _follow(room: JobRoom, status: JobStatus) -> None:
@@ -70,23 +109,24 @@ def _follow(room: JobRoom, status: JobStatus) -> None:
     room.follower.follow(Target(room.uid, attempt.plan, status.checkpoints.condemned))
 
 
-def _networks(cluster: Cluster, room: JobRoom, status: JobStatus) -> dict[str, Network]:
-    """N for each member of the plan (R25)."""
+def _networks(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> dict[str, Network]:
+    """N for each member of the plan, and for each other pod that is probed (R25)."""
     plan = status.attempt.plan if status.attempt else None
-    if plan is None:
-        return {}
+    probed = room.prober.uids()
+    ips = {pod.uid: pod.ip for pod in pods if pod.uid in probed}
+    ips.update({member.uid: member.ip for member in plan.members} if plan else {})
     networks = {}
-    for member in plan.members:
-        lost_by, asked = room.follower.lost.get(member.uid, (0, 0))
-        failed = room.follower.failed_probes.get(member.uid, 0)
-        networks[member.uid] = Network(lost_by, asked, failed, cluster.pods.is_ip_taken(member.ip, member.uid))
+    for uid, ip in ips.items():
+        lost_by, asked = room.follower.lost.get(uid, (0, 0))
+        silent = room.prober.silent_seconds(uid)
+        networks[uid] = Network(lost_by, asked, room.prober.failed(uid), cluster.pods.is_ip_taken(ip, uid), silent)
     return networks
 
 
 def _doubt(cluster: Cluster, room: JobRoom, status: JobStatus) -> Doubt:
     """R26: another node is one without a member whose probes fail."""
     plan = status.attempt.plan if status.attempt else None
-    failing = {uid for uid, count in room.follower.failed_probes.items() if count}
+    failing = {uid for uid in room.prober.uids() if room.prober.failed(uid)}
     suspected = {member.node for member in plan.members if member.uid in failing} if plan else set()
     seen = room.follower.seen
     return Doubt(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +11,19 @@ from everstep_protocol import names
 
 from everstep_operator.api.quantities import parse_quantity
 from everstep_operator.api.template import PodTemplate, dicts
+from everstep_operator.cluster import scheduling
 from everstep_operator.settings import PodSettings
 
 Raw = dict[str, Any]
 
-_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+
+# A liveness probe kills the sidecar only after `PodSettings.sidecar_silence` seconds in which *no* look was answered within
+# _PROBE_SECONDS. With all cores starved the slowest answer took 4.4 s (RECOVERY.md, False alarms), twice that is waited for; and
+# a machine on which nothing gets on at all was borne for 100 s without a false loss, so this bears it, too.
+_PROBE_SECONDS = 10
+# What does not answer will not use a grace either: no more than the kubelet insists on. Part of probes since Kubernetes 1.28.
+_PROBE_GRACE_SECONDS = 2
+
 _NO_ATTEMPT = "0"  # so that a plan's JSON patch always finds a value to test (R2)
 
 
@@ -61,9 +70,9 @@ def render_pod(
     spec["volumes"] = [*(spec.get("volumes") or []), *injected.volumes()]
     spec["restartPolicy"] = "OnFailure"
     spec["automountServiceAccountToken"] = False
-    spec["tolerations"] = _tolerations(spec.get("tolerations") or [])
+    spec["tolerations"] = scheduling.tolerate(spec.get("tolerations") or [])
     if avoid:
-        spec["affinity"] = _keep_off(spec.get("affinity") or {}, avoid)
+        spec["affinity"] = scheduling.keep_off(spec.get("affinity") or {}, avoid)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -119,6 +128,7 @@ class _Injected:
                 {"name": "everstep-api", "containerPort": self.settings.api_port},
                 {"name": "everstep-stats", "containerPort": self.settings.metrics_port},
             ],
+            "livenessProbe": self._liveness_probe(),
             "volumeMounts": [
                 _mount(names.VOLUME_MEMORY, names.MOUNT_MEMORY),
                 _mount(names.VOLUME_SCRATCH, names.MOUNT_SCRATCH),
@@ -126,6 +136,19 @@ class _Injected:
                 _mount(names.VOLUME_TOKEN, names.MOUNT_TOKEN, read_only=True),
                 _mount(names.VOLUME_STORAGE, names.MOUNT_STORAGE),
             ],
+        }
+
+    def _liveness_probe(self) -> Raw:
+        """Answered by the sidecar's event loop, so that one that hangs is killed and made anew; trainers do not notice.
+
+        Without a host: the kubelet asks the pod's own IP, of either family, and the sidecar listens on all.
+        """
+        return {
+            "httpGet": {"path": "/healthz", "port": self.settings.metrics_port},
+            "periodSeconds": _PROBE_SECONDS,
+            "timeoutSeconds": _PROBE_SECONDS,
+            "failureThreshold": max(1, math.ceil(self.settings.sidecar_silence / _PROBE_SECONDS)),
+            "terminationGracePeriodSeconds": _PROBE_GRACE_SECONDS,
         }
 
     def trainer(self, container: Raw) -> Raw:
@@ -254,35 +277,6 @@ def _security_context(spec: Raw, trainer: Raw) -> Raw:
         "seccompProfile": {"type": "RuntimeDefault"},
     }
     return context if group is None else {**context, "runAsGroup": group}
-
-
-def _tolerations(given: list[Raw]) -> list[Raw]:
-    """The operator and not the taint manager decides a loss: unbounded, where the user has none of their own."""
-    ours = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _TAINTS if not _is_tolerated(given, key)
-    ]
-    return [*given, *ours]
-
-
-def _is_tolerated(tolerations: list[Raw], key: str) -> bool:
-    return any(
-        item.get("effect") in (None, "", "NoExecute")
-        and (item.get("key") == key or (not item.get("key") and item.get("operator") == "Exists"))
-        for item in dicts(tolerations)
-    )
-
-
-def _keep_off(affinity: Raw, avoid: tuple[str, ...]) -> Raw:
-    """`NotIn` for each node, in each term: terms are alternatives. `matchFields` takes one value at a time."""
-    node_affinity = affinity.get("nodeAffinity") or {}
-    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
-    terms = [
-        {**term, "matchFields": [*(term.get("matchFields") or []), *fields]}
-        for term in dicts(required.get("nodeSelectorTerms")) or [{}]
-    ]
-    kept = {**required, "nodeSelectorTerms": terms}
-    return {**affinity, "nodeAffinity": {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": kept}}
 
 
 def _mount(name: str, path: str, *, read_only: bool = False) -> Raw:

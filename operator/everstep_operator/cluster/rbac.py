@@ -16,7 +16,7 @@ IN_JOB_NAMESPACES: tuple[Rule, ...] = (
     ("", "events", ("create",)),
 )
 CLUSTER_WIDE: tuple[Rule, ...] = (
-    ("", "nodes", ("list", "watch")),
+    ("", "nodes", ("get", "list", "watch")),
     ("", "namespaces", ("get",)),  # kube-system only
 )
 IN_KUBE_NODE_LEASE: tuple[Rule, ...] = (("coordination.k8s.io", "leases", ("get", "list")),)

@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from everstep_protocol import names
 
+from everstep_operator.cluster.stable import stable_text
 from everstep_operator.core.model import NodeView, PodView
 
 Raw = dict[str, Any]
@@ -75,8 +76,8 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
         template_hash=labels.get(names.LABEL_TEMPLATE_HASH, ""),
         plan_attempt=_number(annotations.get(names.ANNOTATION_ATTEMPT), 0),
         avoid=tuple(node for node in annotations.get(names.ANNOTATION_AVOID, "").split(",") if node),
-        unschedulable=_unschedulable(status),
-        waiting=_waiting(status),
+        unschedulable=stable_text(before.view.unschedulable if before else "", _unschedulable(status)),
+        waiting=stable_text(before.view.waiting if before else "", _waiting(status)),
         age_seconds=0.0,
     )
     return PodRecord(

@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
+from everstep_operator.cluster.backoff import Backoff, Clock
 from everstep_operator.cluster.client import ApiError, Client, Gone, Params, Raw, Unavailable, error_of
 
 _log = logging.getLogger(__name__)
 
 _INACTIVITY_SECONDS = 90.0  # bookmarks come about once a minute
 _SERVER_SECONDS = 300
-_RETRY_SECONDS = (0.2, 0.4, 0.8, 1.6, 2.0)
+_PAUSE_SECONDS = (0.2, 2.0)  # after a list or a watch that failed: first, longest
+_WHOLE_SECONDS = 5.0  # a watch that lived so long was one, however it ended
 
 
 class Record(Protocol):
@@ -45,8 +47,10 @@ class Reflector(Generic[R]):
         *,
         label_selector: str = "",
         inactivity_seconds: float = _INACTIVITY_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
         self._client = client
+        self._clock = clock or Clock()
         self._path = path
         self._trim = trim
         self._on_change = on_change
@@ -63,25 +67,26 @@ class Reflector(Generic[R]):
 
     async def run(self) -> None:
         """For ever: list, watch, and again; never raises but on cancellation."""
-        failures = 0
+        backoff = Backoff(self._clock, first=_PAUSE_SECONDS[0], most=_PAUSE_SECONDS[1])
         while True:
-            heard_before = self._heard_at
+            began = self._clock.now()
+            error: Exception | None = None
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
-                failures = 0
-            except Gone:
-                self._version = ""
-            except (ApiError, Unavailable) as error:
+            except (ApiError, Unavailable) as caught:
+                error = caught
                 if isinstance(error, ApiError):
                     self._version = ""
-                failures = 0 if self._heard_at > heard_before else failures
-                pause = _RETRY_SECONDS[min(failures, len(_RETRY_SECONDS) - 1)] * random.uniform(0.75, 1.25)
-                level = logging.WARNING if failures % 10 == 4 else logging.DEBUG
-                _log.log(level, "%s is not seen: %s; again in %.1f s", self._path, error, pause)
-                failures += 1
-                await asyncio.sleep(pause)
+            if self._clock.now() - began >= _WHOLE_SECONDS:
+                backoff.succeed()
+                if error is None or isinstance(error, Gone):
+                    continue
+            pause = backoff.fail() * random.uniform(0.75, 1.25)
+            level = logging.WARNING if backoff.failures % 10 == 5 else logging.DEBUG
+            _log.log(level, "%s is not seen: %s; again in %.1f s", self._path, error or "the watch ends at once", pause)
+            await self._clock.sleep(pause)
 
     async def _list(self) -> None:
         seen: dict[str, R] = {}

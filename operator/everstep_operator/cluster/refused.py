@@ -1,47 +1,69 @@
-"""Pods that the API server does not admit: why, and when to try again. The rest of the job goes on at its own pace meanwhile."""
+"""API actions that do not succeed: which, why, how often in a row. They are tried again by and by (`tries`) and slow nothing else down."""
 
 from __future__ import annotations
 
-import math
-import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
-_PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+from everstep_operator.cluster.backoff import Clock
+from everstep_operator.cluster.stable import stable_text
+from everstep_operator.cluster.tries import Key
+from everstep_operator.core.model import RefusedAction
+
+CREATE_POD = "create pod"  # first part of the key of a CreatePod; the worker id comes next
+
+_TOLD_COUNT = 3
+_TOLD_SECONDS = 3.0  # preconditions that fail are tried again at once: three of those are no news
 
 
 @dataclass(frozen=True)
 class _Refusal:
+    what: str
     why: str
     count: int
-    again_at: float  # monotonic
+    since: float
 
 
-class RefusedPods:
-    """By worker id."""
+class Refusals:
+    """By the key of the action."""
 
-    def __init__(self) -> None:
-        self._refusals: dict[int, _Refusal] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._refusals: dict[Key, _Refusal] = {}
 
-    def note(self, worker_id: int, why: str) -> None:
-        """Refused once more."""
-        before = self._refusals.get(worker_id)
-        count = before.count + 1 if before else 0
-        pause = _PAUSES_SECONDS[min(count, len(_PAUSES_SECONDS) - 1)]
-        self._refusals[worker_id] = _Refusal(why, count, time.monotonic() + pause)
+    def __len__(self) -> int:
+        return len(self._refusals)
 
-    def forget(self, worker_id: int) -> None:
-        """It was made."""
-        self._refusals.pop(worker_id, None)
+    def note(self, key: Key, what: str, why: str) -> str:
+        """Refused once more. Returns why, in the words of the first time if only numbers have changed."""
+        known = self._refusals.get(key)
+        if known is None:
+            known = _Refusal(what, why, 0, self._clock.now())
+        self._refusals[key] = replace(known, why=stable_text(known.why, why), count=known.count + 1)
+        return self._refusals[key].why
 
-    def reasons(self) -> dict[int, str]:
-        """Worker id -> why."""
-        return {worker_id: refusal.why for worker_id, refusal in self._refusals.items()}
+    def forget(self, key: Key) -> None:
+        """It was done."""
+        self._refusals.pop(key, None)
 
-    def seconds_left(self, worker_id: int) -> float:
-        """Until it is to be tried again, 0: now. Infinite where nothing was refused."""
-        refusal = self._refusals.get(worker_id)
-        return math.inf if refusal is None else max(0.0, refusal.again_at - time.monotonic())
+    def keep(self, wished: Collection[Key]) -> None:
+        """Forget what is not wished any more."""
+        self._refusals = {key: refusal for key, refusal in self._refusals.items() if key in wished}
 
-    def is_due(self, worker_id: int) -> bool:
-        """Whether it may be tried."""
-        return self.seconds_left(worker_id) in (0.0, math.inf)
+    def pods(self) -> dict[int, str]:
+        """Worker id -> why its pod is not made."""
+        return {
+            key[1]: refusal.why
+            for key, refusal in self._refusals.items()
+            if key[0] == CREATE_POD and isinstance(key[1], int)
+        }
+
+    def told(self) -> tuple[RefusedAction, ...]:
+        """Those that a person has to know of, the oldest first."""
+        now = self._clock.now()
+        found = [
+            RefusedAction(refusal.what, refusal.why, refusal.count, now - refusal.since)
+            for refusal in self._refusals.values()
+            if refusal.count >= _TOLD_COUNT and now - refusal.since >= _TOLD_SECONDS
+        ]
+        return tuple(sorted(found, key=lambda action: -action.age_seconds))

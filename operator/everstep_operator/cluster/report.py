@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from datetime import datetime, timezone
@@ -13,6 +14,7 @@ from everstep_operator.api import status as status_json
 from everstep_operator.api.status import MESSAGE_LIMIT, cut
 from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Leaving, Unavailable
 from everstep_operator.cluster.room import Cluster, JobRoom
+from everstep_operator.cluster.tasks import within
 from everstep_operator.core.model import Condition, Decision, JobStatus, Notice, Observed
 
 Raw = dict[str, Any]
@@ -21,31 +23,71 @@ _log = logging.getLogger(__name__)
 
 _EVENT_LIMIT = 1024  # what the API server admits
 _COMPONENT = "everstep-operator"
+_EVENT_SECONDS = 2.0
+_TOLD_COUNT = 3  # writes that fail in a row
+_SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may be back any moment
 _AT_REST = ("Suspended", "Succeeded", "Failed")
 _WAITS = {"Degraded": ("NotEnoughWorkers",), "Ready": ("BackOff",)}  # condition -> reasons that deserve an Event
 
 
-async def write_status(cluster: Cluster, room: JobRoom, seen: Observed, decision: Decision, status: JobStatus) -> bool:
-    """Write what is new in status; True: something was. Raises Conflict, when the decision must be dropped (R1).
+class NotDue(Exception):
+    """Status cannot be written now: writes fail, or come too fast. `JobRoom.writing` and `write_rate` say when they may go on."""
 
-    The resourceVersion is the one of the object that the decision was made from.
+
+async def write_status(
+    cluster: Cluster, room: JobRoom, body: Raw, seen: Observed, decision: Decision, status: JobStatus
+) -> bool:
+    """Write what is new in status; True: something was. Raises NotDue, Conflict (the decision must be dropped, R1), ApiError, Unavailable.
+
+    `body` is the object that the decision was made from: its resourceVersion is the one that is compared, whatever came meanwhile.
     """
-    patch = build_patch(room.body, seen, decision, status)
+    patch = build_patch(body, seen, decision, status)
     if not patch:
         return False
-    changes = condition_notices((room.body.get("status") or {}).get("conditions") or [], decision)
-    body = {"metadata": {"resourceVersion": room.resource_version}, "status": patch}
-    answer = await cluster.client.request(
-        "PATCH", f"{room.path}/status", params={"fieldValidation": "Strict"}, body=body, content_type=MERGE_PATCH
-    )
+    if seconds_to_write(room) > 0:
+        raise NotDue
+    changes = condition_notices((body.get("status") or {}).get("conditions") or [], decision)
+    answer = await _patch_status(cluster, room, body["metadata"]["resourceVersion"], patch)
     before = seen.status
     room.take(answer)
     cluster.metrics.count_change(before, status)
     if status.step != before.step:
         room.note_step_written()
-    for notice in (*decision.notices, *(notice for notice in changes if room.is_news(notice.reason))):
+    notices = (*decision.notices, *(notice for notice in changes if room.is_news(notice.reason)))
+    for notice in notices:
         await post_event(cluster.client, room, notice)
     return True
+
+
+def seconds_to_write(room: JobRoom) -> float:
+    """Until status may be written, 0: now."""
+    return max(room.writing.seconds_left(), room.write_rate.seconds_left())
+
+
+async def _patch_status(cluster: Cluster, room: JobRoom, version: str, patch: Raw) -> Raw:
+    room.write_rate.start()
+    try:
+        answer = await cluster.client.request(
+            "PATCH",
+            f"{room.path}/status",
+            params={"fieldValidation": "Strict"},
+            body={"metadata": {"resourceVersion": version}, "status": patch},
+            content_type=MERGE_PATCH,
+        )
+    except (ApiError, Unavailable) as error:
+        room.writing.fail(most=_SILENT_SECONDS if isinstance(error, Unavailable) else None)
+        if room.writing.failures >= _TOLD_COUNT and isinstance(error, ApiError):
+            text = f"status is not written: {cut(str(error), _EVENT_LIMIT // 2)}; it is tried again"
+            await say_once(cluster, room, Notice("Warning", "StatusNotWritten", text))
+        raise
+    room.writing.succeed()
+    return answer
+
+
+async def say_once(cluster: Cluster, room: JobRoom, notice: Notice, *, about: str = "") -> None:
+    """One Event, unless this was said already, be it with other numbers. `about`: what it says whoever it is said of."""
+    if room.is_first_warning(about or notice.message):
+        await post_event(cluster.client, room, notice)
 
 
 def build_patch(body: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:
@@ -114,7 +156,7 @@ def count_ready(seen: Observed, decision: Decision, status: JobStatus) -> int:
 
 
 async def post_event(client: Client, room: JobRoom, notice: Notice) -> None:
-    """One Event. A failure is logged: Events are for people, nothing waits for them."""
+    """One Event. A failure is logged: Events are for people, nothing waits for them for long."""
     _log.log(
         logging.WARNING if notice.type == "Warning" else logging.INFO,
         "%s: %s",
@@ -122,11 +164,12 @@ async def post_event(client: Client, room: JobRoom, notice: Notice) -> None:
         notice.message,
         extra={"reason": notice.reason},
     )
+    path = f"/api/v1/namespaces/{room.namespace}/events"
     try:
-        await client.request("POST", f"/api/v1/namespaces/{room.namespace}/events", body=_event(room, notice))
+        await within(_EVENT_SECONDS, client.request("POST", path, body=_event(room, notice)))
     except Leaving as error:
         _log.debug("event %s was not posted: %s", notice.reason, error)
-    except (ApiError, Unavailable) as error:
+    except (ApiError, Unavailable, asyncio.TimeoutError) as error:
         _log.warning("event %s was not posted: %s", notice.reason, cut(str(error), _EVENT_LIMIT))
 
 

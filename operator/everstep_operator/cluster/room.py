@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from everstep_protocol import names
 
 from everstep_operator.api.parse import Parsed, parse_job
+from everstep_operator.cluster.absences import Absences
+from everstep_operator.cluster.backoff import Backoff, Clock, Rate
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.errands import Errands
 from everstep_operator.cluster.follow import Follower
 from everstep_operator.cluster.metrics import Metrics
 from everstep_operator.cluster.pod import Owner
-from everstep_operator.cluster.refused import RefusedPods
+from everstep_operator.cluster.probes import Prober
+from everstep_operator.cluster.refused import Refusals
 from everstep_operator.cluster.sidecars import SidecarClient
+from everstep_operator.cluster.stable import without_numbers
 from everstep_operator.cluster.tasks import LoopWatch
+from everstep_operator.cluster.tries import Tries
 from everstep_operator.core.model import AttemptStatus
 from everstep_operator.settings import Settings
 
 Raw = dict[str, Any]
+
+_MOST_WARNINGS = 100
 
 
 @dataclass
@@ -39,6 +46,7 @@ class Cluster:
     loop: LoopWatch
     metrics: Metrics
     uid: str = ""  # of the namespace kube-system: which cluster this is (R11)
+    clock: Clock = field(default_factory=Clock)  # of all back-offs
 
 
 @dataclass
@@ -50,6 +58,16 @@ class Checked:
     at: float
 
 
+@dataclass
+class Token:
+    """The job's Secret, which is made before its first pod."""
+
+    backoff: Backoff
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    is_made: bool = False
+    failure: Exception | None = None
+
+
 class JobRoom:
     """One job: its newest object, and what is known of it beside that."""
 
@@ -58,14 +76,20 @@ class JobRoom:
         self.name: str = meta["name"]
         self.namespace: str = meta["namespace"]
         self.uid: str = meta["uid"]
-        self.follower = Follower(cluster.sidecars, wake)
-        self.errands = Errands(cluster.sidecars, self.uid, wake)
+        self.tries = Tries(cluster.clock, wake)
+        self.refused = Refusals(cluster.clock)
+        self.writing = Backoff(cluster.clock, first=0.1, most=30.0)  # status
+        self.write_rate = Rate(cluster.clock, free=5)
+        self.prober = Prober(cluster.sidecars, cluster.clock, wake)
+        self.follower = Follower(cluster.sidecars, self.prober, cluster.clock, wake)
+        self.errands = Errands(cluster.sidecars, self.uid, self.tries)
+        self.absences = Absences(cluster.client, self.namespace, self.tries)
         self.names_taken: set[int] = set()
-        self.refused = RefusedPods()
         self.checked: Checked | None = None
-        self.has_token = False
-        self.token_lock = asyncio.Lock()
-        self.warned: set[str] = set()
+        self.checking = Backoff(cluster.clock, first=1.0, most=30.0)
+        self.check_failure = ""  # in the API server's words
+        self.token = Token(Backoff(cluster.clock, first=0.5, most=15.0))
+        self._warned: dict[str, None] = {}  # texts without their numbers, oldest first
         self.step_written_at = time.monotonic()
         self._cluster = cluster
         self._parsed: tuple[int, Parsed] | None = None
@@ -92,11 +116,16 @@ class JobRoom:
         return Owner(self.name, self.namespace, self.uid, self._cluster.uid)
 
     def take(self, body: Raw) -> bool:
-        """A newer object, by watch, GET or our own write's answer. False: that is known already."""
+        """A newer object, by watch or our own write's answer. False: that, or a newer one, is known already."""
         if _version(body) <= _version(self.body):
             return False
         self.body = body
         return True
+
+    def believe(self, body: Raw) -> None:
+        """R1: what a GET says, whatever its number: after a restore of etcd versions go backwards."""
+        self.body = body
+        self._parsed = None
 
     def parsed(self) -> Parsed:
         """The spec of the newest object."""
@@ -109,7 +138,6 @@ class JobRoom:
         key = (attempt.number, attempt.state) if attempt else (0, "")
         if key != self._attempt:
             self._attempt, self._attempt_at = key, time.monotonic()
-            self.errands.forget_before(key[0])
         return time.monotonic() - self._attempt_at
 
     def is_news(self, reason: str) -> bool:
@@ -119,14 +147,25 @@ class JobRoom:
         self._told = (about, reasons | {reason})
         return reason not in reasons
 
+    def is_first_warning(self, text: str) -> bool:
+        """Whether this was not said yet, or only with other numbers; the oldest of very many are forgotten."""
+        said = without_numbers(text)
+        if said in self._warned:
+            return False
+        self._warned[said] = None
+        if len(self._warned) > _MOST_WARNINGS:
+            del self._warned[next(iter(self._warned))]
+        return True
+
     def note_step_written(self) -> None:
         """status.step was written just now."""
         self.step_written_at = time.monotonic()
 
     def close(self) -> None:
         """The job is gone, or we are."""
-        self.follower.stop()
-        self.errands.stop()
+        self.follower.follow(None)
+        self.prober.stop()
+        self.tries.stop()
 
 
 def jobs_path(namespace: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import secrets
 import time
 from typing import TypeVar
 
@@ -13,10 +12,13 @@ from everstep_protocol import auth, codec
 from everstep_protocol.messages import Peer, Problem
 
 from everstep_operator.cluster.sockets import keepalive_factory
+from everstep_operator.cluster.tasks import within
 
 T = TypeVar("T")
 
 _CONNECT_SECONDS = 1.0
+_LEAST_SECONDS = 0.05  # of a time-out: none at all would mean for ever
+_MEMORY_SECONDS = 30.0  # longer than anybody asks `heard_within` about
 _ALIVE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 
@@ -44,7 +46,9 @@ class SidecarClient:
         self._root_key = root_key
         self._port = port
         self._session: aiohttp.ClientSession | None = None
+        self._boots = auth.Boots()
         self._heard: dict[str, float] = {}  # node -> when a sidecar there last answered
+        self._swept_at = time.monotonic()
 
     async def open(self) -> None:
         """Make the session."""
@@ -63,7 +67,11 @@ class SidecarClient:
 
     def heard(self, node: str) -> None:
         """A sidecar on this node answered just now."""
-        self._heard[node] = time.monotonic()
+        now = time.monotonic()
+        self._heard[node] = now
+        if now - self._swept_at > _MEMORY_SECONDS:  # nodes come and go
+            self._heard = {name: at for name, at in self._heard.items() if now - at <= _MEMORY_SECONDS}
+            self._swept_at = now
 
     def heard_within(self, seconds: float, *, other_than: set[str]) -> bool:
         """R26: whether any sidecar on another node answered lately."""
@@ -75,58 +83,65 @@ class SidecarClient:
     ) -> T:
         """POST one message to one pod and decode its answer. Raises Silent, Refusing or Rejected."""
         body = codec.dumps(message).encode()
-        nonce = secrets.token_hex(16)
-        headers = self._headers(job_uid, peer.uid, path, nonce, body)
-        url = f"http://{_host(peer.ip)}:{self._port}{path}"
-        timeout = aiohttp.ClientTimeout(total=limit_seconds, sock_connect=_CONNECT_SECONDS)
+        end = time.monotonic() + limit_seconds
+        status, raw = await self._exchange(job_uid, peer, path, body, end)
+        if status == auth.OTHER_BOOT:
+            self._boots.learn(peer.uid, _problem(raw).boot)
+            status, raw = await self._exchange(job_uid, peer, path, body, end)
+        return _decode(raw, status, kind)
+
+    async def _exchange(self, job_uid: str, peer: Peer, path: str, body: bytes, end: float) -> tuple[int, bytes]:
+        """Status and body of an answer that this pod signed; `end` by the monotonic clock. Raises Silent or Refusing."""
         assert self._session is not None, "open() first"
+        token, boot = self.token(job_uid), self._boots.of(peer.uid)
+        head = auth.new_post(path, body, job=job_uid, sender=auth.OPERATOR, recipient=peer.uid, boot=boot)
+        headers = {"Content-Type": "application/json", **head.headers(token)}
+        url = f"http://{_host(peer.ip)}:{self._port}{path}"
+        limit = max(end - time.monotonic(), _LEAST_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_SECONDS)
         try:
             async with self._session.post(url, data=body, headers=headers, timeout=timeout) as answer:
-                raw, status, given = await answer.read(), answer.status, answer.headers.get(auth.HEADER_SIGNATURE)
+                raw, status, given = await _read(answer), answer.status, answer.headers.get(auth.HEADER_SIGNATURE)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise _kind_of(error)(f"{path} of {peer.ip}: {error or type(error).__name__}") from error
-        expected = auth.sign_answer(self.token(job_uid), nonce=nonce, status=status, responder=peer.uid, body=raw)
+        expected = auth.sign_answer(token, nonce=head.nonce, status=status, responder=peer.uid, body=raw)
         if not auth.verify(expected, given):
             raise Silent(f"{path} of {peer.ip}: the answer is not signed by pod {peer.uid}")
-        return _decode(raw, status, kind)
+        return status, raw
 
     async def probe(self, ip: str) -> bool:
         """Whether the host answers a TCP connect, be it by a refusal, within 1 s."""
         try:
-            _, writer = await asyncio.wait_for(asyncio.open_connection(ip, self._port), _CONNECT_SECONDS)
+            _, writer = await within(_CONNECT_SECONDS, asyncio.open_connection(ip, self._port))
         except (asyncio.TimeoutError, OSError) as error:
             return isinstance(error, OSError) and error.errno in _ALIVE
         writer.close()
         return True
 
-    def _headers(self, job_uid: str, pod_uid: str, path: str, nonce: str, body: bytes) -> dict[str, str]:
-        signature = auth.sign_request(
-            self.token(job_uid),
-            method="POST",
-            path=path,
-            job=job_uid,
-            sender=auth.OPERATOR,
-            recipient=pod_uid,
-            nonce=nonce,
-            body=body,
-        )
-        return {
-            "Content-Type": "application/json",
-            auth.HEADER_JOB: job_uid,
-            auth.HEADER_SENDER: auth.OPERATOR,
-            auth.HEADER_RECIPIENT: pod_uid,
-            auth.HEADER_NONCE: nonce,
-            auth.HEADER_SIGNATURE: signature,
-        }
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """The whole body. Raises aiohttp.ClientPayloadError where it is longer than any that counts."""
+    try:
+        await answer.content.readexactly(auth.LARGEST_ANSWER_BYTES + 1)
+    except asyncio.IncompleteReadError as end:
+        return end.partial
+    raise aiohttp.ClientPayloadError(f"the answer has more than {auth.LARGEST_ANSWER_BYTES} bytes")
 
 
 def _decode(raw: bytes, status: int, kind: type[T]) -> T:
+    if status != 200:
+        raise Rejected(status, _problem(raw))
     try:
-        if status == 200:
-            return codec.loads(kind, raw)
-        raise Rejected(status, codec.loads(Problem, raw))
+        return codec.loads(kind, raw)
     except codec.InvalidDocument as error:
         raise Rejected(status, Problem(f"an answer that cannot be read: {error}", 0)) from error
+
+
+def _problem(raw: bytes) -> Problem:
+    try:
+        return codec.loads(Problem, raw)
+    except codec.InvalidDocument as error:
+        return Problem(f"a refusal that cannot be read: {error}", 0)
 
 
 def _kind_of(error: BaseException) -> type[Silent] | type[Refusing]:

@@ -8,7 +8,7 @@ from everstep_protocol.lineage import Lineage, prune
 from everstep_protocol.messages import CheckpointInfo, Peer, PrepareAnswer, PrepareRequest
 from everstep_protocol.plan import FORMAT, Cause, Coordinator, Member, Plan, sealed
 
-from everstep_operator.core import budget, clock, history, pods, retention, workers
+from everstep_operator.core import budget, clock, coordinators, history, pods, retention, sights, workers
 from everstep_operator.core.model import (
     AttemptStatus,
     CheckpointStatus,
@@ -22,6 +22,7 @@ from everstep_operator.core.model import (
 )
 
 NOT_A_RESTART: frozenset[Cause] = frozenset({"start", "resume"})
+LONGEST_LINEAGE = 50
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Ending:
     age_seconds: float = 0.0  # since it happened
     lost: frozenset[int] = frozenset()  # ids that are given up
     bad: tuple[str, ...] = ()  # ids of checkpoints whose contents are wrong (R17)
+    ask_last: str = ""  # `AttemptStatus.ask_last` of the next attempt
 
 
 def next_number(seen: Observed) -> int:
@@ -53,6 +55,7 @@ def begin(seen: Observed, settings: Settings, status: JobStatus, ending: Ending)
         intent_generation=seen.generation,
         failure_at=clock.rfc3339(seen.now - ending.age_seconds),
         message=ending.message,
+        ask_last=ending.ask_last,
     )
     checkpoints = status.checkpoints
     bad = tuple(dict.fromkeys((*checkpoints.bad, *ending.bad)))
@@ -79,6 +82,12 @@ def again(seen: Observed, settings: Settings, why: str) -> JobStatus:
     return replace(status, attempt=replace(attempt, message=attempt.message or why))
 
 
+def why_again(seen: Observed) -> str:
+    """For people: who kept the attempt before from starting: it may keep this one, too. Empty: nobody."""
+    attempt = pods.current_attempt(seen)
+    return f"; before it, {attempt.message}; look at the sidecar there" if attempt.cause == "not-delivered" else ""
+
+
 def end(seen: Observed, status: JobStatus, why: str) -> JobStatus:
     """R30: no attempt follows for now; a number that was only prepared is burnt."""
     ended = replace(pods.current_attempt(seen), state="Ended", ended=why, plan=None)
@@ -91,21 +100,25 @@ def _counted(restarts: dict[str, int], cause: Cause) -> dict[str, int]:
     return {**restarts, cause: restarts.get(cause, 0) + 1, "total": restarts.get("total", 0) + 1}
 
 
+def candidates(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """R3: those that may become members, whatever they see of the storage: they are asked for that."""
+    return _best(seen, workers.usable(seen, settings))
+
+
 def choose_members(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
-    """R3: chosen afresh in each pass from those that can be: members of the last attempt first, at most max, by ascending id."""
+    """R3, R11: chosen afresh in each pass from those that can be, and that are not known to lack the storage or their launcher."""
+    return _best(seen, tuple(pod for pod in workers.usable(seen, settings) if not sights.why_not(seen, pod)))
+
+
+def _best(seen: Observed, those: tuple[PodView, ...]) -> tuple[PodView, ...]:
+    """Members of the last attempt first, at most max, by ascending id."""
     assert seen.spec is not None
     joined = {row.id for row in seen.status.workers if row.state == "Joined"}
-    ranked = sorted(workers.usable(seen, settings), key=lambda pod: (pod.worker_id not in joined, pod.worker_id))
+    ranked = sorted(those, key=lambda pod: (pod.worker_id not in joined, pod.worker_id))
     return tuple(sorted(ranked[: seen.spec.max_workers], key=lambda pod: pod.worker_id))
 
 
-def choose_coordinator(seen: Observed, members: tuple[PodView, ...]) -> PodView:
-    """R4: the lowest id whose sidecar did not leave prepare unanswered; when all did, the one that was asked first is asked again."""
-    fresh = [pod for pod in members if pod.uid not in seen.prepare_failed]
-    return fresh[0] if fresh else min(members, key=lambda pod: seen.prepare_failed.index(pod.uid))
-
-
-def prepare_request(seen: Observed) -> PrepareRequest:
+def prepare_request(seen: Observed, expected: tuple[PodView, ...]) -> PrepareRequest:
     """R4: what the coordinator's sidecar needs to fence, to look and to choose (R9, R11, R12, R13, R17)."""
     attempt, status = pods.current_attempt(seen), seen.status
     return PrepareRequest(
@@ -119,6 +132,7 @@ def prepare_request(seen: Observed) -> PrepareRequest:
         storage_known=status.last_attempt > 0,
         resume_from=resume_asked(seen),
         peers=tuple(Peer(pod.uid, pod.ip) for pod in seen.pods if pod.ip and not pods.is_over(pod)),
+        expected=tuple(pod.uid for pod in expected),
     )
 
 
@@ -130,10 +144,12 @@ def resume_asked(seen: Observed) -> str | None:
     return asked if seen.generation > seen.status.honoured_resume_generation else None
 
 
-def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer, *, api_port: int) -> Plan:
+def plan(
+    seen: Observed, settings: Settings, spec: JobSpec, members: tuple[PodView, ...], answer: PrepareAnswer
+) -> Plan:
     """R4, R9, R22: the plan, sealed. Ranks follow ids; the coordinator comes first and holds rank 0."""
     attempt = pods.current_attempt(seen)
-    head = choose_coordinator(seen, members)
+    head = coordinators.choose(seen, settings, members)
     ordered = (head, *(pod for pod in members if pod.uid != head.uid))
     size = spec.processes_per_worker
     return sealed(
@@ -145,7 +161,7 @@ def plan(seen: Observed, spec: JobSpec, members: tuple[PodView, ...], answer: Pr
             intent_generation=attempt.intent_generation,
             template_hash=spec.template_hash,
             world=size * len(ordered),
-            coordinator=Coordinator(head.worker_id, head.uid, head.ip, api_port),
+            coordinator=Coordinator(head.worker_id, head.uid, head.ip, settings.api_port),
             members=tuple(_member(pod, i * size, size) for i, pod in enumerate(ordered)),
             resume=answer.resume,
             lineage=_pruned(answer),
@@ -160,10 +176,10 @@ def _member(pod: PodView, first: int, size: int) -> Member:
 
 
 def _pruned(answer: PrepareAnswer) -> Lineage:
-    """R9: entries go only when no checkpoint of theirs is left; a refused one may be theirs."""
-    if answer.refused:
-        return answer.lineage
-    return prune(answer.lineage, {retention.place(info) for info in answer.checkpoints})
+    """R9: entries go only when no checkpoint of theirs is left, whole or refused; never more than `LONGEST_LINEAGE`, the newest."""
+    left = {retention.place(info) for info in answer.checkpoints}
+    left |= {(refusal.attempt, 0) for refusal in answer.refused if refusal.attempt > 0}
+    return prune(answer.lineage, left)[-LONGEST_LINEAGE:]
 
 
 def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
@@ -173,11 +189,11 @@ def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
     committed = any(info.attempt == status.last_attempt for info in answer.checkpoints) and status.last_attempt > 0
     status = replace(
         status,
-        attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan),
+        attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan, fenced_by=answer.raised_by),
         workers=tuple(_placed(row, joined) for row in status.workers),
         lineage=plan.lineage,
         last_attempt=plan.attempt,
-        checkpoints=found(status.checkpoints, branch(plan), answer.checkpoints),
+        checkpoints=_at_plan(seen, plan, answer),
         budget=budget.committed(status.budget) if committed else status.budget,
     )
     if resume_asked(seen) is not None:
@@ -185,6 +201,22 @@ def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
             status, honoured_resume_generation=seen.generation, honoured_resume_from=resume_asked(seen) or ""
         )
     return replace(history.planned(status, plan, now=seen.now), step=plan.resume.step)
+
+
+def _at_plan(seen: Observed, plan: Plan, answer: PrepareAnswer) -> CheckpointStatus:
+    """R12: `ever` is asked of one branch: a new one, at step 0 by request, has had nothing yet; an import is something.
+
+    R17: what is bad is remembered for as long as it is there.
+    """
+    before = seen.status.checkpoints
+    is_new_branch = resume_asked(seen) == "none" and plan.resume.kind == "none"
+    there = {info.id for info in answer.checkpoints}
+    known = replace(
+        before,
+        ever=plan.resume.kind != "none" or (before.ever and not is_new_branch),
+        bad=tuple(number for number in before.bad if number in there),
+    )
+    return found(known, branch(plan), answer.checkpoints)
 
 
 def _placed(row: WorkerStatus, joined: dict[int, str]) -> WorkerStatus:
@@ -199,9 +231,10 @@ def branch(plan: Plan) -> retention.Branch:
 
 
 def found(status: CheckpointStatus, line: retention.Branch, infos: tuple[CheckpointInfo, ...]) -> CheckpointStatus:
-    """What a whole look at storage found: the truth about checkpoints. The newest is the newest on the lineage."""
+    """What a whole look at storage found: the truth about checkpoints. Only those on the lineage count (R9, R12)."""
     newest = retention.newest_on(line, (info for info in infos if info.id not in status.bad))
-    return replace(status, ever=status.ever or bool(infos), newest=as_newest(newest) if newest else None)
+    ever = status.ever or retention.newest_on(line, infos) is not None
+    return replace(status, ever=ever, newest=as_newest(newest) if newest else None)
 
 
 def as_newest(info: CheckpointInfo) -> NewestCheckpoint:

@@ -10,6 +10,8 @@ from everstep_protocol.plan import Plan
 from everstep_operator.core import attempts, budget, history, pods, retention, workers
 from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
 
+MOST_CONDEMNED = 100
+
 
 def update(seen: Observed, settings: Settings) -> JobStatus:
     """The status with all that was heard of the current attempt; equal to the old one if there is nothing new (then nothing is written)."""
@@ -86,7 +88,7 @@ def _with_newest(
 
 
 def _with_condemned(seen: Observed, status: JobStatus) -> JobStatus:
-    """R13: deletion is authorised in status first, never while `Preparing`, and only once the attempt has started."""
+    """R13: deletion is authorised in status first, never while `Preparing`, only once the attempt has started, and so many at a time."""
     answer = pods.sidecar_of(seen)
     if answer is None or seen.spec is None or not pods.has_started(seen):
         return status
@@ -94,7 +96,9 @@ def _with_condemned(seen: Observed, status: JobStatus) -> JobStatus:
     spared = frozenset(known) | set(status.checkpoints.bad) | set(answer.deleted)
     policy = retention.KeepLatest(seen.spec.keep_last)
     doomed = retention.condemn(policy, attempts.branch(pods.current_plan(seen)), answer.checkpoints, spared)
-    return replace(status, checkpoints=replace(status.checkpoints, condemned=(*known, *sorted(doomed))))
+    oldest_first = [info.id for info in sorted(answer.checkpoints, key=retention.place) if info.id in doomed]
+    condemned = (*known, *oldest_first[: max(0, MOST_CONDEMNED - len(known))])
+    return replace(status, checkpoints=replace(status.checkpoints, condemned=condemned))
 
 
 def _with_go(seen: Observed, status: JobStatus) -> JobStatus:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import leaving, pods, preparing
+from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles
 from everstep_operator.core.model import Condition, JobStatus, Observed, Settings
 from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
+STOPPING_SECONDS = 30.0
 
 
 def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
@@ -45,42 +46,66 @@ def _ready(outcome: Outcome) -> Condition:
 
 
 def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobStatus) -> Condition:
-    attempt = status.attempt
+    attempt, refused = status.attempt, troubles.refused(seen)
     if outcome.reason == "NotEnoughWorkers":
-        return Condition("Degraded", "True", outcome.reason, outcome.message)
+        return Condition("Degraded", "True", outcome.reason, "; ".join(filter(None, (outcome.message, refused))))
+    if refused:
+        return Condition("Degraded", "True", "ApiRefuses", refused)
     if attempt is None or attempt.plan is None or seen.spec is None:
+        remain = troubles.pods_that_remain(seen, status)
+        if remain:
+            return Condition("Degraded", "True", "PodsRemain", remain)
         return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
     have, wanted = len(attempt.plan.members), seen.spec.max_workers
+    if have > wanted and _why_not_stopped(seen):
+        return Condition(
+            "Degraded", "True", "MoreWorkers", f"{have} of {wanted} workers; the others leave{_why_not_stopped(seen)}"
+        )
     if have >= wanted:
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
-    return Condition(
-        "Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {_why_fewer(seen, settings, attempt.number)}"
-    )
+    why = _why_fewer(seen, settings, attempt.number) + attempts.why_again(seen)
+    return Condition("Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {why}")
 
 
 def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
     current = seen.status.attempt
     if current is None or current.plan is None or current.number != number:
         return "more join when they can"
-    members = tuple(pod for pod in seen.pods if current.plan.member(pod.uid))
     if not leaving.joiners(seen, settings):
-        return f"waiting for {preparing.missing(seen, settings, members)}"
+        return f"waiting for {_missing(seen, settings)}"
     if leaving.is_save_failing(seen):
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
-    return "more are about to join"
+    return "more are about to join" + _why_not_stopped(seen)
+
+
+def _why_not_stopped(seen: Observed) -> str:
+    """The attempt was asked to stop for them, a good while ago."""
+    age = leaving.asked_age(seen, "change")
+    if age is None or age < STOPPING_SECONDS:
+        return ""
+    head = next(m for m in pods.current_plan(seen).members if m.uid == pods.current_plan(seen).coordinator.uid)
+    return (
+        f", once the attempt has saved and stopped, which worker {head.id} on node {head.node} was asked for in vain so far; "
+        "look at the sidecars' output"
+    )
+
+
+def _missing(seen: Observed, settings: Settings) -> str:
+    members = tuple(pod for pod in seen.pods if pods.current_plan(seen).member(pod.uid))
+    unasked = tuple(pod for pod in leaving.settled(seen, settings) if sights.of(seen, pod) is None)
+    asked = ", ".join(sights.where(pod) for pod in unasked)
+    lines = [preparing.missing(seen, settings, (*members, *unasked))]
+    lines += [f"{asked} to say that the storage is seen there; look at the sidecar if it does not"] if asked else []
+    return "; ".join(line for line in lines if line != "nothing") or "nothing"
 
 
 def _checkpoints(seen: Observed, outcome: Outcome, status: JobStatus) -> Condition:
     kind: Literal["CheckpointHealthy"] = "CheckpointHealthy"
-    answer = pods.sidecar_of(seen)
-    if outcome.trouble.reason:
-        return Condition(kind, "False", outcome.trouble.reason, outcome.trouble.message)
-    if answer is not None and answer.failing is not None:
-        return Condition(
-            kind, "False", "CheckpointFailing", f"saves fail ({answer.failing.reason}): {answer.failing.message}"
-        )
+    trouble = outcome.trouble if outcome.trouble.reason else troubles.of_saving(seen)
+    if trouble is not None:
+        return Condition(kind, "False", trouble.reason, trouble.message)
     if status.checkpoints.newest is None:
         return Condition(kind, "Unknown", "NoneYet", "no checkpoint was committed yet")
     return Condition(kind, "True", "Committed", "the newest checkpoint is complete")

@@ -1,11 +1,11 @@
-"""R7, R19, R25, R28, R32: what ends the attempt that is Planned or Started, and under which cause the next one begins."""
+"""R19, R25, R32: what ends the attempt that is Planned or Started, and under which cause the next one begins."""
 
 from __future__ import annotations
 
-from everstep_protocol.messages import Over, SidecarStatus
+from everstep_protocol.messages import Over
 from everstep_protocol.plan import Cause
 
-from everstep_operator.core import leaving, pods, suspicion
+from everstep_operator.core import leaving, pods, suspicion, timers
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import Observed, PodView, Settings
 from everstep_operator.core.suspicion import Loss
@@ -21,7 +21,7 @@ def find(seen: Observed, settings: Settings) -> Ending | None:
         return _by_word(seen, settings, answer.over, lost)
     if lost:
         return _by_loss(seen, lost)
-    return leaving.graceful(seen, settings) or _by_timer(seen, settings, answer)
+    return leaving.graceful(seen, settings) or timers.find(seen, settings)
 
 
 def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, ...]) -> Ending | None:
@@ -32,12 +32,17 @@ def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, .
     if over.cause == "stopped":
         return _stopped(seen, settings, lost)
     if over.cause == "bad-checkpoint":
-        return Ending("bad-checkpoint", over.message, seen.sidecar_age_seconds, bad=over.bad)
+        return Ending("bad-checkpoint", _said(over), seen.sidecar_age_seconds, bad=over.bad)
     real = _real_cause(seen, over, lost)
     age = over.age_seconds + seen.sidecar_age_seconds
     if real is None and over.cause == "peer-lost" and age < settings.victim_wait:
         return None
-    return real or Ending(_spoken_cause(over), over.message, age)
+    return real or Ending(_spoken_cause(over), _said(over), age)
+
+
+def _said(over: Over) -> str:
+    """What the coordinator said of the end, with the last lines of who died first."""
+    return f"{over.message}: {over.details}" if over.details else over.message
 
 
 def _spoken_cause(over: Over) -> Cause:
@@ -109,48 +114,3 @@ def _loss_cause(seen: Observed, loss: Loss) -> Cause:
     if loss.kind in ("pod", "trainer") and pod is not None and pods.is_leaving(pod):
         return leaving.cause_of((pod,))
     return LOSS_CAUSES[loss.kind]
-
-
-def _by_timer(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
-    """R26: no timer counts while we doubt ourselves."""
-    if suspicion.has_doubts(seen, settings):
-        return None
-    if not pods.has_started(seen):
-        return _not_delivered(seen, settings, answer)
-    return _not_training(seen, settings, answer)
-
-
-def _not_delivered(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
-    """R28: members without hello after `hello_deadline` are left out; a coordinator that does not answer is the one left out."""
-    if seen.attempt_age_seconds < settings.hello_deadline:
-        return None
-    absent = _absent(seen, settings, answer)
-    if not absent:
-        return None
-    names = ", ".join(f"worker {number}" for number in sorted(absent))
-    why = f"{names} did not take attempt {pods.current_attempt(seen).number} within {settings.hello_deadline:g} s"
-    return Ending("not-delivered", why, seen.attempt_age_seconds, lost=absent)
-
-
-def _absent(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> frozenset[int]:
-    plan = pods.current_plan(seen)
-    if answer is None or answer.pod_uid != plan.coordinator.uid:
-        return frozenset({plan.coordinator.id}) if seen.doubt.saw_other_node or len(plan.members) == 1 else frozenset()
-    states = {member.uid: member.state for member in answer.members}
-    absent = frozenset(member.id for member in plan.members if states.get(member.uid, "absent") == "absent")
-    if not absent and seen.attempt_age_seconds >= settings.start_deadline:
-        return frozenset({plan.coordinator.id})
-    return absent
-
-
-def _not_training(seen: Observed, settings: Settings, answer: SidecarStatus | None) -> Ending | None:
-    """R7's start-up deadline, and T alone: a hang. Only where steps are reported."""
-    if answer is None or not answer.training.library or answer.training.phase in ("stopped", "finished"):
-        return None
-    if answer.training.step < 0:
-        late, limit, what = seen.go_age_seconds, settings.start_deadline, "no first step"
-    else:
-        late, limit, what = seen.training_age_seconds, settings.hang_deadline, "no step"
-    if late < limit:
-        return None
-    return Ending("hang", f"{what} for {limit:g} s and nothing else is wrong: the trainers hang", late)

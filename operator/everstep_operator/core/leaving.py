@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from everstep_protocol.plan import Cause
 
-from everstep_operator.core import pods, suspicion, workers
+from everstep_operator.core import pods, sights, suspicion, workers
 from everstep_operator.core.attempts import Ending
-from everstep_operator.core.model import AskLeave, LeavePurpose, Observed, PodView, Settings
+from everstep_operator.core.model import AskLeave, AskSight, LeavePurpose, Observed, PodView, Settings
+
+NO_SAVE_FAILS = "DeletionFails"  # the one `failing` that is not about saving
 
 
 def leaving_members(seen: Observed) -> tuple[PodView, ...]:
@@ -69,9 +71,9 @@ def planned_change(seen: Observed, settings: Settings) -> Ending | None:
 
 
 def is_save_failing(seen: Observed) -> bool:
-    """R16: planned changes wait for a fresh checkpoint; failures do not."""
+    """R16: planned changes wait for a fresh checkpoint; failures do not. What cannot be deleted keeps nobody from saving."""
     answer = pods.sidecar_of(seen)
-    return answer is not None and answer.failing is not None
+    return answer is not None and answer.failing is not None and answer.failing.reason != NO_SAVE_FAILS
 
 
 def _shrink(seen: Observed) -> Ending | None:
@@ -91,15 +93,29 @@ def _grow(seen: Observed, settings: Settings) -> Ending | None:
 
 
 def joiners(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
-    """Usable pods outside the attempt that settled, as many as there is room for."""
+    """Settled pods outside the attempt that said that they see its storage (R11), as many as there is room for."""
     assert seen.spec is not None
+    room = max(0, seen.spec.max_workers - len(pods.current_plan(seen).members))
+    return tuple(pod for pod in settled(seen, settings) if sights.is_ready(seen, pod))[:room]
+
+
+def settled(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """Usable pods outside the attempt that were there for a while, by ascending id."""
     plan = pods.current_plan(seen)
-    settled = [
+    return tuple(
         pod
         for pod in workers.usable(seen, settings)
         if plan.member(pod.uid) is None and pod.sidecar_age_seconds >= settings.grow_settle
-    ]
-    return tuple(settled[: max(0, seen.spec.max_workers - len(plan.members))])
+    )
+
+
+def questions(seen: Observed, settings: Settings) -> tuple[AskSight, ...]:
+    """R11: the job is not stopped for one that may not see its storage: it is asked first."""
+    assert seen.spec is not None
+    is_room = len(pods.current_plan(seen).members) < seen.spec.max_workers
+    if not is_room or not pods.has_started(seen):
+        return ()
+    return sights.questions(seen, settings, settled(seen, settings))
 
 
 def _can_be_stopped_for_growth(seen: Observed) -> bool:
@@ -127,7 +143,7 @@ def _asked_age(seen: Observed) -> float:
 
 
 def request(seen: Observed, settings: Settings) -> AskLeave | None:
-    """R19: ask the coordinator once for save-and-stop, and once more for another purpose; a change that was given up much later."""
+    """R19: ask the coordinator for save-and-stop until it accepts, and once more for another purpose; a change that was given up much later."""
     purpose = _purpose(seen, settings)
     if not purpose or not pods.has_started(seen) or _is_asked(seen, settings, purpose):
         return None
@@ -137,14 +153,14 @@ def request(seen: Observed, settings: Settings) -> AskLeave | None:
 
 
 def asked_age(seen: Observed, purpose: LeavePurpose) -> float | None:
-    """Seconds since we asked for this purpose. None: not asked, or for another one, which may have been given up since."""
+    """Seconds since we first tried to ask for this purpose. None: not yet, or for another one, which may have been given up since."""
     return seen.leave_age_seconds if seen.leave_purpose in ("", purpose) else None
 
 
 def _is_asked(seen: Observed, settings: Settings, purpose: LeavePurpose) -> bool:
     age = asked_age(seen, purpose)
     patience = 2 * settings.grow_deadline if purpose == "change" else settings.grow_deadline
-    return age is not None and age < patience
+    return age is not None and age < patience and seen.leave_accepted
 
 
 def _purpose(seen: Observed, settings: Settings) -> LeavePurpose:

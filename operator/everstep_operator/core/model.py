@@ -102,6 +102,8 @@ class AttemptStatus:
     ended: str = ""  # why, when state is Ended: suspended, finished, failed
     failure_at: str = ""  # RFC 3339, for people: when what caused this attempt happened
     message: str = ""  # what happened, for people
+    fenced_by: str = ""  # UID of the pod that raised its fence, from `Planned` on: who sees another's fence sees another storage (R11)
+    ask_last: str = ""  # UID of the pod whose storage failed the attempt before: another one prepares and coordinates, if there is one
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,9 @@ class Network:
     asked: int  # other members that were asked
     failed_probes: int  # our own probes in a row that timed out (a refused connection is no silence: 0)
     ip_taken: bool  # another pod UID answers at its IP: conclusive
+    silent_seconds: float = (
+        math.inf
+    )  # since the first of those failed probes: R24 asks what happened after it; inf: not known
 
 
 @dataclass(frozen=True)
@@ -326,6 +331,7 @@ class Observed:
     pods_refused: dict[int, str] = field(
         default_factory=dict
     )  # worker ids whose pod the API server does not admit, and why
+    prepare_by: str = ""  # UID of the pod that gave `prepare`; empty: not known
     version: str = (
         ""  # resourceVersion of the object that `status` and `spec` were read from: the write is compared with it (R1)
     )
@@ -412,6 +418,7 @@ class AskSight:
     ip: str
     attempt: int
     intent_id: str
+    raised_by: str = ""  # UID of the pod whose fence it must see; empty: not known
 
 
 @dataclass(frozen=True)

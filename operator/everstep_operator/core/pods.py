@@ -95,8 +95,8 @@ def _is_lease_stale(node: NodeView) -> bool:
 
 
 def is_node_gone(seen: Observed, name: str) -> bool:
-    """Whether the pod's Node object was deleted."""
-    return bool(name) and name not in seen.nodes
+    """R25, C: whether a GET said that the Node object is not there. A watch of nodes may be behind that of pods: absence alone says nothing."""
+    return name in seen.gone_nodes and name not in seen.nodes
 
 
 def is_given_up(seen: Observed, name: str) -> bool:
@@ -127,7 +127,7 @@ def _lost_ids(seen: Observed) -> set[int]:
 
 
 def is_node_bad(seen: Observed, name: str) -> bool:
-    """Whether a pod there may not be counted on, wherever it was a member or not: K, or given up."""
+    """Whether a pod there may not be counted on, whether it was a member or not: K, or given up."""
     return is_given_up(seen, name) or (name in seen.nodes and is_kubelet_silent(seen, seen.nodes[name]))
 
 

@@ -14,6 +14,7 @@ from everstep_operator.core import (
     pods,
     results,
     suspicion,
+    timers,
     workers,
 )
 from everstep_operator.core.attempts import Ending
@@ -33,6 +34,8 @@ from everstep_operator.core.model import (
 from everstep_operator.core.outcome import Outcome
 
 SOON = 0.5  # seconds until the next look while something is suspected
+SLOWLY = 2.0  # and while something is waited for that may take long: a GET, the storage, a verification
+SILENT_SECONDS = 60.0  # nobody answered for so long: said, nothing is done
 
 
 def decide(seen: Observed, settings: Settings, spec: JobSpec) -> Outcome:
@@ -47,7 +50,7 @@ def decide(seen: Observed, settings: Settings, spec: JobSpec) -> Outcome:
         return conclude(seen, settings, spec, status, ending)
     status = bookkeeping.maintain(seen, settings, status)
     if status != seen.status:
-        return _write(seen, status)
+        return _write(seen, settings, status)
     return _keep_going(seen, settings)
 
 
@@ -66,22 +69,32 @@ def _completed(seen: Observed, status: JobStatus) -> Outcome:
 
 
 def _suspend(seen: Observed, settings: Settings, status: JobStatus) -> Outcome:
-    """R30: save-and-stop if it runs; then the attempt ends, and with its row each worker's pod."""
+    """R30: save-and-stop if it runs; then the attempt ends, and with its row each worker's pod. Nobody's silence keeps it."""
     answer = pods.sidecar_of(seen)
-    late = (leaving.asked_age(seen, "suspend") or 0.0) >= settings.grow_deadline
     stopped = answer is not None and answer.over is not None
-    if not pods.has_started(seen) or stopped or late or suspicion.losses(seen, settings):
+    if not pods.has_started(seen) or stopped or suspicion.losses(seen, settings):
         return suspended(seen, status)
+    if _is_suspension_late(seen, settings):
+        return suspended(seen, status, unsaved=timers.waits_for_save(seen) or "no worker confirmed the save")
     ask = leaving.request(seen, settings)
     actions = _tell(seen) + ((ask,) if ask else ())
     return Outcome("Running", "Suspending", "the attempt saves and stops", actions, 1.0)
 
 
-def suspended(seen: Observed, status: JobStatus) -> Outcome:
-    """R30: `Ended(suspended)`; every id is burnt, so that every pod becomes a stray and is deleted by UID."""
+def _is_suspension_late(seen: Observed, settings: Settings) -> bool:
+    """From the first try on, whether the coordinator took it or not; one that is silent for long cannot save anything either."""
+    asked = leaving.asked_age(seen, "suspend") or 0.0
+    return asked >= settings.grow_deadline or seen.coordinator_age_seconds >= settings.coordinator_deadline
+
+
+def suspended(seen: Observed, status: JobStatus, unsaved: str = "") -> Outcome:
+    """R30: `Ended(suspended)`; every id is burnt, so that every pod becomes a stray and is deleted by UID. `unsaved`: why it is."""
     ended = replace(attempts.end(seen, status, "suspended"), workers=(), started_at="", step=pods.newest_step(seen))
-    notice = Notice("Normal", "Suspended", "the job is suspended")
-    return Outcome("Suspended", "Suspended", "the job is suspended", (WriteStatus(ended),), notices=(notice,))
+    notices = [Notice("Normal", "Suspended", "the job is suspended")]
+    if unsaved:
+        text = f"the steps since the newest checkpoint are not saved: {unsaved}"
+        notices.append(Notice("Warning", "SuspendedWithoutSave", text))
+    return Outcome("Suspended", "Suspended", "the job is suspended", (WriteStatus(ended),), notices=tuple(notices))
 
 
 def conclude(seen: Observed, settings: Settings, spec: JobSpec, status: JobStatus, ending: Ending) -> Outcome:
@@ -106,10 +119,10 @@ def fail(seen: Observed, status: JobStatus, stop: budget.Stop, details: str = ""
     return Outcome("Failed", stop.reason, end.result_message, (WriteStatus(end),), notices=(notice,))
 
 
-def _write(seen: Observed, status: JobStatus) -> Outcome:
+def _write(seen: Observed, settings: Settings, status: JobStatus) -> Outcome:
     """Nothing but the books: what is shown follows the new status."""
     shown = replace(seen, status=status)
-    phase, reason, message = _said(shown)
+    phase, reason, message = _said(shown, settings)
     notices: tuple[Notice, ...] = ()
     if _has_just_started(seen, status):
         notices = (Notice("Normal", "AttemptStarted", message),)
@@ -124,12 +137,20 @@ def _has_just_started(seen: Observed, status: JobStatus) -> bool:
     )
 
 
-def _said(seen: Observed) -> tuple[Phase, str, str]:
+def _said(seen: Observed, settings: Settings) -> tuple[Phase, str, str]:
     plan = pods.current_plan(seen)
     workers_of = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
+    unsaved, hanging = timers.waits_for_save(seen), timers.waits_for_storage(seen)
+    if unsaved:
+        return "Waiting", "StoppedWithoutSave", f"{workers_of} stopped, and wait for their save: {unsaved}"
     if pods.current_attempt(seen).state == "Started":
+        stalled = timers.waits_for_steps(seen, settings)
+        if stalled:
+            return "Running", "NotProgressing", f"{workers_of}: {stalled}"
         return "Running", "Training", workers_of
-    return phases.of_recovery(seen), "StartingAttempt", workers_of
+    if hanging:
+        return phases.of_recovery(seen), "WaitingForStorage", f"{workers_of} wait for the storage: {hanging}"
+    return phases.of_recovery(seen), "StartingAttempt", workers_of + attempts.why_again(seen)
 
 
 def _keep_going(seen: Observed, settings: Settings) -> Outcome:
@@ -142,16 +163,24 @@ def _keep_going(seen: Observed, settings: Settings) -> Outcome:
         *workers.creations(seen, settings),
         *workers.strays(seen),
         *(workers.departures(seen) if started else ()),
+        *leaving.questions(seen, settings),
+        *workers.probes(seen),
     )
-    phase, reason, message = _said(seen)
-    return Outcome(phase, reason, _with_silence(seen, settings, message), actions, _next_look(seen, settings))
+    phase, reason, message = _said(seen, settings)
+    return Outcome(phase, reason, message + _hint(seen, settings), actions, _next_look(seen, settings))
 
 
-def _with_silence(seen: Observed, settings: Settings, message: str) -> str:
-    """Nobody answers us although the API does: a person can help."""
-    silent = seen.sidecar is None and seen.attempt_age_seconds >= settings.hello_deadline
-    hint = "; no worker answers the operator: does a NetworkPolicy forbid it to reach the pods?"
-    return message + hint if silent else message
+def _hint(seen: Observed, settings: Settings) -> str:
+    """What a person should know while nothing has failed: who verifies, or that nobody answers us although the API does."""
+    silent = seen.sidecar is None or seen.sidecar_age_seconds >= SILENT_SECONDS
+    if silent and seen.attempt_age_seconds >= settings.hello_deadline:
+        return "; no worker answers the operator: does a NetworkPolicy forbid it to reach the pods?"
+    if pods.has_started(seen) or seen.attempt_age_seconds < settings.hello_deadline:
+        return ""
+    if timers.waits_for_go(seen):
+        return f"; {timers.waits_for_go(seen)}"
+    names = ", ".join(f"worker {member.id} on node {member.node}" for member in timers.verifying(seen))
+    return f"; {names} still verify their part of the checkpoint" if names else ""
 
 
 def _tell(seen: Observed) -> tuple[Action, ...]:
@@ -175,13 +204,24 @@ def _is_hard_to_reach(pod: PodView, attempt: int) -> bool:
     return pod.deletion_age_seconds is not None or pod.plan_attempt < attempt
 
 
+def _is_member_hidden(seen: Observed) -> bool:
+    """A member's pod or node is not in our caches: whether it is gone is asked for."""
+    members = pods.current_plan(seen).members
+    finished = {row.id for row in seen.status.workers if row.state == "Finished"}
+    there = pods.by_uid(seen)
+    return any(m.id not in finished and (m.uid not in there or m.node not in seen.nodes) for m in members)
+
+
 def _next_look(seen: Observed, settings: Settings) -> float:
     """Seconds until a timer may have something to say."""
     answer = pods.sidecar_of(seen)
     if suspicion.is_any_suspected(seen) or (answer and answer.over):
         return SOON
+    if _is_member_hidden(seen):
+        return SLOWLY
     if leaving.leaving_members(seen):
         return max(SOON, min(leaving.deadline(seen, settings, leaving.leaving_members(seen)), 5.0))
     if not pods.has_started(seen):
-        return max(SOON, settings.hello_deadline - seen.attempt_age_seconds)
+        left = settings.hello_deadline - seen.attempt_age_seconds
+        return max(SOON, left) if left > 0 else SLOWLY
     return settings.step_write

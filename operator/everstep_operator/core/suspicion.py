@@ -12,6 +12,8 @@ from everstep_operator.core.model import Network, NodeView, Observed, PodView, S
 
 Kind = Literal["node", "pod", "trainer", "reboot"]
 
+FIRST_STEPS_SECONDS = 60.0  # after go: who has reported no step by then and made no Checkpointer never will
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -21,7 +23,7 @@ class Evidence:
     network: bool  # N
     training: bool  # T
     conclusive: str = ""  # C: one sentence, empty if there is none
-    alive: bool = False  # R24: a step was finished just now, so every member lives
+    alive: bool = False  # R24: a step was begun and finished since the suspicion began, so every member lives
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def has_finished(seen: Observed, member: Member, pod: PodView | None, attempt: i
 
 
 def _loss(seen: Observed, settings: Settings, member: Member, pod: PodView | None) -> Loss | None:
-    sure = conclusive(seen, member, pod)
+    sure = conclusive(seen, settings, member, pod)
     if sure:
         return sure
     if is_lost(evidence(seen, settings, member)):
@@ -81,24 +83,33 @@ def _loss(seen: Observed, settings: Settings, member: Member, pod: PodView | Non
     return None
 
 
-def conclusive(seen: Observed, member: Member, pod: PodView | None) -> Loss | None:
-    """R25, C: terminal phase, Node object gone or out of service, pod gone, its IP on another pod, launcher container ended."""
+def conclusive(seen: Observed, settings: Settings, member: Member, pod: PodView | None) -> Loss | None:
+    """R25, C: terminal phase, Node object gone or out of service, pod gone, its IP on another pod, launcher container ended.
+
+    Gone is what a GET did not find, never what only a cache does not show.
+    """
     who = f"worker {member.id}"
     if pods.is_node_gone(seen, member.node):
         return Loss(member.id, member.node, "node", f"node {member.node} of {who} was removed from the cluster")
     if pods.is_given_up(seen, member.node):
         return Loss(member.id, member.node, "node", f"node {member.node} of {who} is marked out-of-service")
     if pod is None:
-        return Loss(member.id, member.node, "pod", f"the pod of {who} is gone")
+        is_gone = member.uid in seen.gone_pods
+        return Loss(member.id, member.node, "pod", f"the pod of {who} is gone") if is_gone else None
     if pods.is_over(pod):
         return Loss(member.id, member.node, "pod", f"the pod of {who} ended ({pod.phase})")
     if _network(seen, member).ip_taken:
         return Loss(member.id, member.node, "node", f"the address of {who} belongs to another pod now")
     if pod.ip and pod.ip != member.ip:
         return Loss(member.id, member.node, "reboot", f"{who} came back with another address: its node was rebooted")
-    if pod.trainer_terminated:
+    if pod.trainer_terminated and _has_run_for_a_while(seen, settings):
         return Loss(member.id, member.node, "trainer", f"the trainer container of {who} ended: {pods.last_lines(pod)}")
     return None
+
+
+def _has_run_for_a_while(seen: Observed, settings: Settings) -> bool:
+    """R32: before go a container that ended is one that the kubelet starts again; soon after it our view of it may be the old one."""
+    return pods.has_started(seen) and seen.go_age_seconds >= settings.restart_wait
 
 
 def evidence(seen: Observed, settings: Settings, member: Member) -> Evidence:
@@ -108,16 +119,14 @@ def evidence(seen: Observed, settings: Settings, member: Member) -> Evidence:
         kubelet=node is not None and pods.is_kubelet_silent(seen, node),
         network=is_network_silent(seen, settings, member),
         training=is_training_silent(seen, settings),
-        alive=is_progressing(seen, settings),
+        alive=is_progressing(seen, settings, _network(seen, member)),
     )
 
 
 def is_network_silent(seen: Observed, settings: Settings, member: Member) -> bool:
     """R25, R26, N: most of the peers that live lost their connection to it, and our own probes failed, and we can trust them."""
     network = _network(seen, member)
-    if network.failed_probes < settings.failed_probes or not _trusts_own_probes(
-        seen, settings, seen.nodes.get(member.node)
-    ):
+    if not do_our_probes_fail(seen, settings, member.uid, member.node):
         return False
     witnesses = [other for other in pods.current_plan(seen).members if other.uid != member.uid]
     living = [w for w in witnesses if _network(seen, w).failed_probes < settings.failed_probes]
@@ -125,6 +134,14 @@ def is_network_silent(seen: Observed, settings: Settings, member: Member) -> boo
     if not living:
         return True
     return asked > 0 and 2 * network.lost_by > asked and not _sidecar_is_late(seen, settings)
+
+
+def do_our_probes_fail(seen: Observed, settings: Settings, uid: str, node: str) -> bool:
+    """R25, R26: our own half of N: this pod left our probes unanswered, and we can trust them."""
+    network = seen.networks.get(uid)
+    if network is None or network.failed_probes < settings.failed_probes:
+        return False
+    return _trusts_own_probes(seen, settings, seen.nodes.get(node))
 
 
 def _trusts_own_probes(seen: Observed, settings: Settings, node: NodeView | None) -> bool:
@@ -141,22 +158,34 @@ def _trusts_own_probes(seen: Observed, settings: Settings, node: NodeView | None
 
 
 def is_training_silent(seen: Observed, settings: Settings) -> bool:
-    """R25, T: no step for max(3 x usual, `training_silence`) by the trainers' clock. Before go nothing trains that could contradict N."""
+    """R25, T: no step for max(3 x usual, `training_silence`) by the trainers' clock.
+
+    Before go, and from go to the first step, nothing trains that could contradict N.
+    """
     if not pods.has_started(seen):
         return seen.attempt_age_seconds >= settings.training_silence
     answer = pods.sidecar_of(seen)
-    if answer is None or not answer.training.library or _sidecar_is_late(seen, settings):
+    if answer is None or _sidecar_is_late(seen, settings):
+        return False
+    if answer.training.step < 0:
+        is_starting = answer.training.library or seen.go_age_seconds < FIRST_STEPS_SECONDS
+        return is_starting and seen.go_age_seconds >= settings.training_silence
+    if not answer.training.library:
         return False
     return seen.training_age_seconds >= step_limit(answer.training.usual_seconds, settings)
 
 
-def is_progressing(seen: Observed, settings: Settings) -> bool:
-    """R24: a step was finished so lately that every member lives. An old answer proves nothing: its age counts too."""
+def is_progressing(seen: Observed, settings: Settings, network: Network) -> bool:
+    """R24: a step was begun and finished after the suspicion began, and lately, so every member lives.
+
+    One that was in flight when it began proves nothing. An old answer proves nothing: its age counts too.
+    """
     answer = pods.sidecar_of(seen)
     if answer is None or not answer.training.library or answer.training.step < 0:
         return False
     age = seen.sidecar_age_seconds + answer.training.age_seconds
-    return age < step_limit(answer.training.usual_seconds, settings)
+    is_after = age + answer.training.usual_seconds <= network.silent_seconds
+    return is_after and age < step_limit(answer.training.usual_seconds, settings)
 
 
 def step_limit(usual_seconds: float, settings: Settings) -> float:

@@ -9,10 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from everstep_operator.core import pods
-from everstep_operator.core.model import CreatePod, DeletePod, JobStatus, Observed, PodView, Settings, WorkerStatus
-from everstep_operator.core.suspicion import has_doubts
+from everstep_operator.core.model import (
+    CreatePod,
+    DeletePod,
+    JobStatus,
+    Observed,
+    PodView,
+    Probe,
+    Settings,
+    WorkerStatus,
+)
+from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
+REPAIR = "repair it, or delete its Node object if it is gone for good"
 
 
 @dataclass(frozen=True)
@@ -64,8 +74,16 @@ def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
 
 
 def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    """On a node that takes no members, where no running attempt speaks for it. R26: not if we doubt ourselves."""
-    return bool(pod.node) and pods.is_node_bad(seen, pod.node) and not has_doubts(seen, settings)
+    """Where no running attempt speaks for it: its node was given up, or K and N, or K for very long. R26: not if we doubt ourselves.
+
+    K alone gives nobody up who ever ran; one that has no address yet has nothing to lose.
+    """
+    if not pod.node or not pods.is_node_bad(seen, pod.node) or has_doubts(seen, settings):
+        return False
+    if pods.is_given_up(seen, pod.node) or not pod.ip:
+        return True
+    is_long = seen.nodes[pod.node].lease_age_seconds >= settings.kubelet_deadline
+    return is_long or do_our_probes_fail(seen, settings, pod.uid, pod.node)
 
 
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
@@ -112,32 +130,58 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
         return "its pod is being deleted"
     if pods.is_over(pod):
         return f"its pod ended ({pod.phase})"
-    return _why_not_running(pod) or _why_not_trusted(seen, settings, pod)
+    return _why_not_running(seen, pod) or _why_not_trusted(seen, settings, pod)
 
 
-def _why_not_running(pod: PodView) -> str:
+def _why_not_running(seen: Observed, pod: PodView) -> str:
     if pod.unschedulable:
-        return f"it cannot be scheduled: {pod.unschedulable}"
+        return f"it cannot be scheduled: {pod.unschedulable}{_held(seen)}; make room for it, or lower spec.workers.max"
     if pod.waiting:
-        return f"its container cannot start: {pod.waiting}"
-    if pod.trainer_terminated:
-        return "its trainer container ended and is being restarted"
-    if pod.phase != "Running" or not pod.sidecar_running or not pod.ip:
-        return f"it is starting on node {pod.node}" if pod.node else "it is being scheduled"
-    return ""
+        return f"its container cannot start on node {pod.node}: {pod.waiting}; look at the events of pod {pod.name}"
+    if _is_restarting(pod):
+        return f"its trainer container on node {pod.node} ended and is being restarted; look at its last output"
+    if pod.phase == "Running" and pod.sidecar_running and pod.ip:
+        return ""
+    if not pod.node:
+        return "it is being scheduled"
+    return (
+        ""
+        if pods.is_node_bad(seen, pod.node)
+        else f"it is starting on node {pod.node}; look at its events if it stays so"
+    )
+
+
+def _held(seen: Observed) -> str:
+    """Pods of workers that were given up, and that hold the room of others for as long as their nodes do not end them."""
+    gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
+    left = sorted((pod for pod in seen.pods if pod.worker_id in gone and pod.node), key=lambda pod: pod.worker_id)
+    names = ", ".join(f"worker {pod.worker_id} on node {pod.node}" for pod in left)
+    return f" (the pod of {names} is still there: if that node does not answer, {REPAIR})" if names else ""
+
+
+def _is_restarting(pod: PodView) -> bool:
+    return pod.trainer_terminated and not pod.unschedulable and not pod.waiting
 
 
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
     joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
     if pods.is_node_bad(seen, pod.node):
-        return f"node {pod.node} does not answer"
+        return f"node {pod.node} does not answer; {REPAIR}"
     if not joined and pod.node in pods.suspect_nodes(seen, settings):
         return f"node {pod.node} came back a moment ago"
-    network = seen.networks.get(pod.uid)
-    silent = network is not None and network.failed_probes >= settings.failed_probes
-    if silent and not has_doubts(seen, settings) and seen.doubt.saw_other_node:
-        return f"its sidecar on node {pod.node} does not answer"
+    if pod.node not in seen.nodes:
+        return f"node {pod.node} is not known to the operator yet; look whether it may list nodes"
+    if do_our_probes_fail(seen, settings, pod.uid, pod.node):
+        return f"its sidecar on node {pod.node} does not answer; look at that container and at the network to it"
     return ""
+
+
+def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
+    """R32: members of the last attempt whose trainer container the kubelet is starting again, by ascending id."""
+    there = pods.by_worker(seen)
+    joined = sorted(row.id for row in seen.status.workers if row.state == "Joined")
+    ended = (there[i] for i in joined if i in there and _is_restarting(there[i]))
+    return tuple(pod for pod in ended if not pods.is_leaving(pod) and not pods.is_over(pod))
 
 
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
@@ -146,6 +190,22 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     avoid = pods.suspect_nodes(seen, settings)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
+
+
+def probes(seen: Observed) -> tuple[Probe, ...]:
+    """R25, N: those outside a running attempt whose kubelet is silent: whether they are given up depends on their answer."""
+    plan = seen.status.attempt.plan if seen.status.attempt else None
+    live = set(live_ids(seen.status))
+    return tuple(
+        Probe(pod.uid, pod.ip)
+        for pod in sorted(seen.pods, key=lambda pod: pod.worker_id)
+        if pod.worker_id in live and not (plan and plan.member(pod.uid)) and _is_in_question(seen, pod)
+    )
+
+
+def _is_in_question(seen: Observed, pod: PodView) -> bool:
+    is_there = bool(pod.ip) and not pods.is_over(pod) and not pods.is_leaving(pod)
+    return is_there and pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)
 
 
 def strays(seen: Observed) -> tuple[DeletePod, ...]:

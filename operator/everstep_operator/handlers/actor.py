@@ -6,8 +6,8 @@ It never ends by itself and lets no exception out while the job exists.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,14 @@ from typing import Any
 from everstep_protocol import codec
 
 from everstep_operator.api.status import cut
-from everstep_operator.cluster.apply import Blocked, Stale, apply_action
-from everstep_operator.cluster.client import ApiError, Conflict, Leaving, NotFound, Unavailable
+from everstep_operator.cluster.apply import begin
+from everstep_operator.cluster.backoff import Backoff
+from everstep_operator.cluster.check import NotChecked
+from everstep_operator.cluster.client import ApiError, Conflict, NotFound, Unavailable
 from everstep_operator.cluster.observe import observe
-from everstep_operator.cluster.report import post_event, write_status
+from everstep_operator.cluster.report import NotDue, say_once, seconds_to_write, write_status
 from everstep_operator.cluster.room import Cluster, JobRoom
-from everstep_operator.core.model import CreatePod, Decision, Notice, Observed, Settings, WriteStatus
+from everstep_operator.core.model import Decision, Notice, Observed, Settings, WriteStatus
 from everstep_operator.log import attempt_of_task, job_of_task
 
 Raw = dict[str, Any]
@@ -30,10 +32,9 @@ _log = logging.getLogger(__name__)
 
 _COALESCE_SECONDS = 0.05
 _RESYNC_SECONDS = 30.0
-_BACKOFF_SECONDS = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-_LEAST_BACKOFF_SECONDS = 2.0
-_STALE_SECONDS = 0.1  # doubled each time: what is refused for ever must not be asked for ten times a second
-_MOST_STALE_SECONDS = 5.0
+_BACKOFF_SECONDS = (1.0, 30.0)  # after a pass that failed: first, longest
+_LEAST_BACKOFF_SECONDS = 2.0  # whatever wakes
+_EFFECTS_SECONDS = 1.0  # a pass waits for what it began no longer than this: a call that hangs keeps nothing else back
 _LONGEST_LOG = 500  # bytes; the API server may repeat a whole object in its answer
 
 
@@ -51,6 +52,7 @@ class Actor:
         self.room = JobRoom(cluster, body, self.wake)
         self.phase = str((body.get("status") or {}).get("phase") or "Pending")
         self._said = ""
+        self._failing = Backoff(cluster.clock, first=_BACKOFF_SECONDS[0], most=_BACKOFF_SECONDS[1])
 
     def wake(self) -> None:
         """Look soon."""
@@ -65,11 +67,9 @@ class Actor:
         """Until the job is gone."""
         job_of_task.set(f"{self.room.namespace}/{self.room.name}")
         self._cluster.wakes.register(self.room.uid, self.wake)
-        failures = 0
         try:
             while True:
-                pause, failures = await self._guarded_pass(failures)
-                await self._rest(pause, failing=failures > 0)
+                await self._rest(await self._guarded_pass())
         except JobGone:
             _log.info("the job is gone")
         finally:
@@ -80,81 +80,71 @@ class Actor:
         """One pass. Returns how many seconds may go by before the next one, if nothing wakes it."""
         started = time.monotonic()
         self._woken.clear()
-        seen = await observe(self._cluster, self.room)
+        self.room.tries.begin_pass()
+        body = self.room.body
+        try:
+            seen = await observe(self._cluster, self.room, body)
+        except NotChecked:
+            return self.room.checking.seconds_left()
         attempt_of_task.set(seen.status.attempt.number if seen.status.attempt else 0)
         await self._warn()
         decision = self._decide(seen, self._cluster.settings.timers)
-        pause = await self._carry_out(seen, decision)
+        pause = await self._carry_out(body, seen, decision)
         self._cluster.metrics.reconcile.observe(time.monotonic() - started)
         return pause
 
-    async def _carry_out(self, seen: Observed, decision: Decision) -> float:
+    async def _carry_out(self, body: Raw, seen: Observed, decision: Decision) -> float:
         self._note(decision)
         writes = [action for action in decision.actions if isinstance(action, WriteStatus)]
         status = writes[0].status if writes else seen.status
         try:
-            await write_status(self._cluster, self.room, seen, decision, status)
-        except Conflict:
+            await write_status(self._cluster, self.room, body, seen, decision, status)
+        except (Conflict, NotFound):
             await self._read_again()
-            return 0.0
+            return seconds_to_write(self.room)
+        except NotDue:
+            pass
+        except (ApiError, Unavailable) as error:
+            _log.warning("status is not written: %s", cut(str(error), _LONGEST_LOG))
         if writes:
-            return 0.0  # effects come from the written status (R3)
+            return seconds_to_write(self.room)  # effects come from the written status (R3)
         await self._apply(decision)
         pause = _RESYNC_SECONDS if decision.requeue_after is None else decision.requeue_after
-        return min(pause, _RESYNC_SECONDS, self._seconds_to_retry(decision))
-
-    def _seconds_to_retry(self, decision: Decision) -> float:
-        """A pod that was not admitted is tried again by and by; that slows nothing else down."""
-        wanted = [action.worker_id for action in decision.actions if isinstance(action, CreatePod)]
-        return min((self.room.refused.seconds_left(number) for number in wanted), default=_RESYNC_SECONDS)
+        left = seconds_to_write(self.room)
+        return min(pause, _RESYNC_SECONDS, self.room.tries.seconds_to_next(), left if left > 0 else math.inf)
 
     async def _apply(self, decision: Decision) -> None:
-        """All of them, side by side: one that is refused must not keep the others back."""
+        """All of them, side by side: one that is refused, or not answered, must not keep the others back."""
         _log.debug("%s", decision.actions)
-        calls = [apply_action(self._cluster, self.room, action) for action in decision.actions]
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, Blocked):
-                await self._say_once(Notice("Warning", "PodNotCreated", str(outcome)))
-            elif isinstance(outcome, BaseException):
-                raise outcome
+        begun = begin(self._cluster, self.room, decision.actions)
+        await self._cluster.clock.wait_for_tasks(begun, _EFFECTS_SECONDS)
 
-    async def _guarded_pass(self, failures: int) -> tuple[float, int]:
-        """(pause, failures in a row)."""
+    async def _guarded_pass(self) -> float:
+        """A pass, whatever happens in it; seconds until the next one."""
         try:
-            return await self._look_or_read(), 0
-        except Stale as error:
-            _log.info("looked again: %s", error)
-            return min(_STALE_SECONDS * 2**failures, _MOST_STALE_SECONDS), failures + 1
-        except Leaving as error:
-            _log.log(logging.DEBUG if failures else logging.INFO, "nothing is made any more: %s", error.message)
-            return _BACKOFF_SECONDS[-1], failures + 1
+            pause = await self.look()
         except (ApiError, Unavailable) as error:
             _log.warning("the API server does not do it: %s", cut(str(error), _LONGEST_LOG))
         except codec.InvalidDocument as error:
             text = f"status cannot be read, so the job is left alone: {error}; it was changed by hand, or by a newer version"
-            await self._say_once(Notice("Warning", "StatusUnreadable", text))
+            await say_once(self._cluster, self.room, Notice("Warning", "StatusUnreadable", text))
         except JobGone:
             raise
         except Exception:  # noqa: BLE001 - whatever it is, the job must not be left without its operator
             _log.exception("a pass failed")
             self._cluster.metrics.reconcile_errors.inc()
-        return _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS) - 1)], failures + 1
+        else:
+            self._failing.succeed()
+            return pause
+        return self._failing.fail()
 
-    async def _look_or_read(self) -> float:
-        """A pass; a 404 in it may mean that the job itself is gone."""
-        try:
-            return await self.look()
-        except NotFound:
-            await self._read_again()
-            raise
-
-    async def _rest(self, pause: float, *, failing: bool) -> None:
+    async def _rest(self, pause: float) -> None:
         """Wait for a reason to look; never look twice within 50 ms, nor at once again after a failure, whatever wakes."""
-        least = min(pause, _LEAST_BACKOFF_SECONDS if failing else _COALESCE_SECONDS)
-        await asyncio.sleep(least)
+        clock = self._cluster.clock
+        least = min(pause, _LEAST_BACKOFF_SECONDS if self._failing.failures else _COALESCE_SECONDS)
+        await clock.sleep(least)
         if pause > least:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), pause - least)
+            await clock.wait(self._woken, pause - least)
 
     async def _read_again(self) -> None:
         """R1: a GET, not a cache. Raises JobGone."""
@@ -164,7 +154,7 @@ class Actor:
             raise JobGone(self.room.name) from error
         if body["metadata"]["uid"] != self.room.uid:
             raise JobGone(self.room.name)
-        self.room.take(body)
+        self.room.believe(body)
 
     def _note(self, decision: Decision) -> None:
         self.phase = decision.phase
@@ -175,9 +165,4 @@ class Actor:
 
     async def _warn(self) -> None:
         for warning in self.room.parsed().warnings:
-            await self._say_once(Notice("Warning", "NotObeyed", warning))
-
-    async def _say_once(self, notice: Notice) -> None:
-        if notice.message not in self.room.warned:
-            self.room.warned.add(notice.message)
-            await post_event(self._cluster.client, self.room, notice)
+            await say_once(self._cluster, self.room, Notice("Warning", "NotObeyed", warning))

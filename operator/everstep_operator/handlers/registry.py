@@ -79,7 +79,8 @@ class Actors:
 
     def _start(self, uid: str, body: Raw) -> None:
         actor = Actor(self._cluster, body, self._decide)
-        task = tasks.start(actor.run(), f"job {body['metadata']['namespace']}/{body['metadata']['name']}")
+        name = f"job {body['metadata']['namespace']}/{body['metadata']['name']}"
+        task = tasks.keep_running(actor.run, name, self._cluster.clock)
         self._actors[uid] = (actor, task)
         task.add_done_callback(lambda ended: self._forget(uid, ended))
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from everstep_protocol.messages import Exited, Over
 from everstep_protocol.plan import Plan
 
+from everstep_sidecar.core.naming import member_name
+
 
 @dataclass(frozen=True)
 class Report:
@@ -27,22 +29,37 @@ def first_cause(reports: tuple[Report, ...]) -> Report:
 
 
 def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
-    """How the attempt ended, for machines and for people. `is_saved`: the step that the report calls finished is on storage."""
+    """How the attempt ended, for machines and for people. `is_saved`: the step that the report calls finished is on storage.
+
+    What the trainers themselves said is in `details` alone.
+    """
     exited = report.exited
-    return Over(exited.cause, describe(report, plan, is_saved=is_saved), uid=report.uid, rank=exited.rank)
+    return Over(
+        exited.cause,
+        describe(report, plan, is_saved=is_saved),
+        uid=report.uid,
+        rank=exited.rank,
+        details=exited.last_lines.strip(),
+    )
+
+
+def lost_at_the_end(step: int, why: str, *, uid: str) -> Over:
+    """R31: all trainers have finished, and the state after the last step is on no storage. `why`: a sentence without an end."""
+    message = (
+        f"the state after the last step, {step}, could not be saved: {why}. The next attempt does what is lost again"
+    )
+    return Over("crash", message, uid=uid)
 
 
 def describe(report: Report, plan: Plan, *, is_saved: bool) -> str:
-    """`rank 2 (pod w3 on node-1) exited with code 1: <last lines>`, and that training was complete, where it was (R31)."""
+    """`rank 2 (pod w3 on node-1) exited with code 1`, and that training was complete, where it was (R31)."""
     exited = report.exited
-    member = plan.member(report.uid)
-    where = f"pod w{member.id} on {member.node}" if member else f"pod {report.uid}"
+    where = member_name(plan, report.uid)
     is_gone = exited.cause == "launcher-gone"
     head = f"the trainer container of {where} is gone" if is_gone else f"rank {exited.rank} ({where}) {_end(exited)}"
     if exited.finished_step > 0:
         head = f"{head}; {_completeness(exited.finished_step, is_saved=is_saved)}"
-    last_lines = exited.last_lines.strip()
-    return f"{head}: {last_lines}" if last_lines else head
+    return head
 
 
 def _completeness(step: int, *, is_saved: bool) -> str:

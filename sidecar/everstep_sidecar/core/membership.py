@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from everstep_protocol.messages import MemberState, MemberSummary
+from everstep_protocol.messages import MemberState, MemberSummary, Trouble
 from everstep_protocol.plan import Plan
 
 FRESH_SECONDS = 3.0  # an older word of a member about its peers is no evidence
@@ -15,10 +15,11 @@ PREPARING_SECONDS = 10.0  # R28: so old, a word that it still prepares is none
 
 @dataclass(frozen=True)
 class Heard:
-    """A member's newest state and its age in seconds by the coordinator's monotonic clock."""
+    """What a member said last, by the coordinator's monotonic clock."""
 
-    state: MemberState
-    age_seconds: float
+    state: MemberState | None  # its newest word of itself
+    age_seconds: float  # since that word
+    silent_seconds: float = 0.0  # since it said anything at all
 
 
 def summarize(
@@ -34,27 +35,53 @@ def visible(state: str) -> str:
 
 
 def _summary(uid: str, heard: Mapping[str, Heard], ready: frozenset[str], gone: bool) -> MemberSummary:
-    others = [other for sender, other in heard.items() if sender != uid and other.age_seconds <= FRESH_SECONDS]
-    lost_by = sum(uid in other.state.lost_peers for other in others)
+    others = [
+        other.state
+        for sender, other in heard.items()
+        if sender != uid and other.state is not None and other.age_seconds <= FRESH_SECONDS
+    ]
+    lost_by = sum(uid in other.lost_peers for other in others)
     own = heard.get(uid)
-    leaving = own is not None and own.state.leaving
-    return MemberSummary(uid, _state(uid, own, ready, gone), lost_by, len(others), leaving)
+    state = own.state if own else None
+    return MemberSummary(
+        uid,
+        _state(uid, own, ready, gone),
+        lost_by,
+        len(others),
+        leaving=state is not None and state.leaving,
+        trouble=_trouble(own) if own else None,
+        heard_age_seconds=own.silent_seconds if own else None,
+    )
 
 
 def _state(
     uid: str, own: Heard | None, ready: frozenset[str], gone: bool
 ) -> Literal["absent", "preparing", "ready", "running", "stopped", "finished"]:
-    if own is not None and own.state.state == "finished":
+    said = own.state.state if own is not None and own.state is not None else "waiting"
+    if said == "finished":
         return "finished"
-    if own is not None and own.state.state == "stopped":
+    if said == "stopped":
         return "stopped"
     if gone:
         return "running"
     if uid in ready:
         return "ready"
-    return "preparing" if own is not None and _is_preparing(own) else "absent"
+    # R28: a big checkpoint takes longer to verify than a hello may take; who gets on with it is not left out.
+    is_preparing = said == "preparing" and own is not None and own.age_seconds <= PREPARING_SECONDS
+    return "preparing" if is_preparing else "absent"
 
 
-def _is_preparing(own: Heard) -> bool:
-    """R28: a big checkpoint takes longer to verify than a hello may take; who gets on with it is not left out."""
-    return own.state.state == "preparing" and own.age_seconds <= PREPARING_SECONDS
+def _trouble(own: Heard) -> Trouble | None:
+    """As old as it is by now."""
+    trouble = own.state.trouble if own.state else None
+    return trouble and replace(trouble, age_seconds=trouble.age_seconds + own.age_seconds)
+
+
+def bytes_age_seconds(heard: Mapping[str, Heard]) -> float | None:
+    """Since bytes of a save last reached the storage from any member; None: nobody saves."""
+    ages = [
+        one.state.bytes_age_seconds + one.age_seconds
+        for one in heard.values()
+        if one.state is not None and one.state.bytes_age_seconds is not None
+    ]
+    return min(ages, default=None)

@@ -1,24 +1,33 @@
-"""R22: an authenticated request counts once."""
+"""R22: an authenticated request counts once, whenever it is said again."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import secrets
+from typing import Literal
 
-WINDOW_SECONDS = 600.0
-LARGEST = 200_000  # nonces held; the oldest go first
+LARGEST = 50_000  # nonces held, some 150 bytes each
 
 
 class NonceWindow:
-    """The nonces of the last ten minutes. Only those of requests with a good signature get here, so strangers cannot fill it."""
+    """All nonces that were heard under the present boot id: none is ever forgotten while the id counts.
 
-    def __init__(self) -> None:
-        self._seen: OrderedDict[str, float] = OrderedDict()
+    When they are too many, a new id begins with none; senders are told it as after a restart. Only nonces of requests with a good
+    signature for this pod get here, so strangers cannot fill it.
+    """
 
-    def admit(self, nonce: str, now: float) -> bool:
-        """Whether it is new; `now` in seconds of a monotonic clock."""
-        while self._seen and (next(iter(self._seen.values())) < now - WINDOW_SECONDS or len(self._seen) >= LARGEST):
-            self._seen.popitem(last=False)
+    def __init__(self, largest: int = LARGEST) -> None:
+        self._largest = largest
+        self._seen: set[str] = set()
+        self.boot = secrets.token_hex(16)
+
+    def admit(self, boot: str, nonce: str) -> Literal["new", "seen", "other boot"]:
+        """What to think of a request. `new`: it counts, this once."""
+        if boot != self.boot:
+            return "other boot"
         if nonce in self._seen:
-            return False
-        self._seen[nonce] = now
-        return True
+            return "seen"
+        self._seen.add(nonce)
+        if len(self._seen) >= self._largest:
+            self._seen.clear()
+            self.boot = secrets.token_hex(16)
+        return "new"

@@ -6,11 +6,14 @@ OSError where the storage does not answer (EIO, ESTALE, ENOSPC, ...): the caller
 interrupt and interleave it.
 
 `prepare` R4
-    prepare(root, request: PrepareRequest, *, owner: Owner, pod_uid: str, mount: Path | None = None) -> PrepareAnswer
+    prepare(root, request: PrepareRequest, *, owner: Owner, pod_uid: str, mount: Path | None = None, on_fenced=...) -> PrepareAnswer
 `owner` R11
     claim(root, owner: Owner, *, known: bool, mount: Path | None = None)
-        -> Claim(outcome: claimed | ours | adopted | missing | another | damaged, owner, where)
+        -> Claim(outcome: claimed | ours | adopted | former | missing | another | damaged, owner, where)
+    judge(root, owner: Owner) -> Claim: the same, without changing anything
     job_uids(owner) -> frozenset[str]: its own and the adopted ones
+`sight` R11, R17
+    unseen(root, owner: Owner, *, attempt: int, intent_id: str = "") -> str | None: what this mount does not show, in words
 `fence` R5
     raise_fence(root, fence: Fence) -> FenceResult(outcome: raised | mine | higher, highest, taken)
     highest(root) -> int; read_fence(root, attempt) -> Fence | None
@@ -22,16 +25,17 @@ interrupt and interleave it.
     mark_finished(root, attempt); is_finished(root, attempt) -> bool
 `temporary` R14
     open_temporary(root, attempt, step) -> Path: coordinator only, raises Fenced; its own from before a restart is used again
-    write_rank(root, snapshot: Path, ready: Ready, *, job_uid: str) -> RankRecord: raises Fenced, BadSnapshot; a rank that is
-        recorded already is not copied again
+    write_rank(root, snapshot: Path, ready: Ready, *, job_uid: str, on_block=...) -> RankRecord: raises Fenced, BadSnapshot; a rank
+        that is recorded already is not copied again
+    is_seen(root, attempt, step) -> bool: whether this mount shows the temporary directory
     read_ready(snapshot: Path, rank) -> Ready | None; read_records(root, attempt, step) -> dict[int, RankRecord]
     discard(root, attempt, step): R16, give up one's own save
 `commit` R14, R6
     commit(root, plan: Plan, step, *, samples_consumed: int, torch: str)
         -> Commit(outcome: committed | fenced | failed, checkpoint: CheckpointInfo | None, reason, message): may be repeated
 `retention` R13
-    delete_condemned(root, ids) -> tuple[str, ...]: those that are gone
-    empty_fenced(root, below: int); prune_attempts(root, *, lineage: Lineage)
+    take_away(root, identity, where=""), empty_trash(root, identity): one checkpoint, gone when both have returned
+    clean_up(root, *, attempt: int, lineage: Lineage): what nobody reads any more; raises the first error when all was tried
 `verify` R17
-    verify_share(root, resume: Resume, *, index: int, count: int, on_block=...) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
+    verify_share(root, resume: Resume, *, index: int, count: int) -> Share(mismatched, missing, num_bytes); .ok, .is_bad
 """

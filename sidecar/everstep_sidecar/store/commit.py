@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,7 @@ from everstep_protocol.messages import CheckpointInfo
 from everstep_protocol.plan import Plan, Resume
 from everstep_protocol.records import FileRecord, Manifest, Parent, RankRecord
 
-from everstep_sidecar.store import fence
+from everstep_sidecar.store import failures, fence
 from everstep_sidecar.store.files import FILES, Files
 from everstep_sidecar.store.listing import rfc3339
 from everstep_sidecar.store.temporary import METADATA_STAGED, read_records, temporary_path
@@ -161,8 +160,7 @@ def _after_error(root: Path, plan: Plan, step: int, error: OSError, files: Files
             return _fenced(plan.attempt)
     except OSError as second:
         error = second
-    word = errno.errorcode.get(error.errno or 0, type(error).__name__)
-    return Commit("failed", reason=word, message=f"{os.strerror(error.errno or 0)}: {error}")
+    return Commit("failed", reason=failures.word_of(error), message=failures.words_of(error))
 
 
 def _fenced(attempt: int) -> Commit:

@@ -35,9 +35,14 @@ def highest(root: Path, files: Files = FILES) -> int:
 def read_fence(root: Path, attempt: int, files: Files = FILES) -> Fence | None:
     """The fence of an attempt; None where there is none, or an unfinished one."""
     try:
-        return codec.loads(Fence, files.read(_folder(root, attempt) / storage.FENCE))
+        return codec.loads(Fence, files.read(path_of(root, attempt)))
     except (FileNotFoundError, codec.InvalidDocument, UnicodeDecodeError):
         return None
+
+
+def path_of(root: Path, attempt: int) -> Path:
+    """Where the fence of an attempt is."""
+    return _folder(root, attempt) / storage.FENCE
 
 
 def raise_fence(root: Path, fence: Fence, files: Files = FILES) -> FenceResult:
@@ -78,7 +83,7 @@ def _enter(root: Path, fence: Fence, files: Files) -> bool:
 def _write_fence(root: Path, fence: Fence, files: Files) -> bool | None:
     """False: written now. True: it was there and is mine. None: another intent was first, or what is there cannot be read."""
     try:
-        files.create_durably(_folder(root, fence.attempt) / storage.FENCE, codec.dumps(fence).encode())
+        files.create_durably(path_of(root, fence.attempt), codec.dumps(fence).encode())
     except FileExistsError:
         there = read_fence(root, fence.attempt, files)
         return True if there is not None and _is_same(there, fence) else None

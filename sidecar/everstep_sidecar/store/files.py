@@ -10,6 +10,8 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from everstep_sidecar.store import steps
+
 Before = Callable[[str, Path], None]
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -23,6 +25,7 @@ class Files:
 
     def step(self, verb: str, path: Path) -> None:
         """Announce a step that is about to happen."""
+        steps.note(verb, path)
         if self._before is not None:
             self._before(verb, path)
 

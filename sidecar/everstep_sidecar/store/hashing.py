@@ -11,9 +11,13 @@ from typing import BinaryIO
 import xxhash
 from everstep_protocol.records import FileRecord
 
+from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
+SYNC_BYTES = (
+    64 * 1024 * 1024
+)  # so often what is copied is made durable: only that is progress, a page cache takes anything
 
 
 def hash_file(path: Path, on_block: Callable[[], None] = lambda: None) -> FileRecord:
@@ -25,13 +29,19 @@ def hash_file(path: Path, on_block: Callable[[], None] = lambda: None) -> FileRe
         return _pump(source, None, path.name, on_block)
 
 
-def copy_and_hash(source: BinaryIO, target: Path, name: str, files: Files = FILES) -> FileRecord:
-    """Copy into `target`, whose folder must exist, fsync it, and say what was written, to be recorded as `name`."""
+def copy_and_hash(
+    source: BinaryIO, target: Path, name: str, files: Files = FILES, on_block: Callable[[], None] = lambda: None
+) -> FileRecord:
+    """Copy into `target`, whose folder must exist, fsync it, and say what was written, to be recorded as `name`.
+
+    `on_block` is called as bytes reach the storage.
+    """
     files.step("write", target)
     with target.open("wb", buffering=0) as sink:
-        record = _pump(source, sink, name)
+        record = _pump(source, sink, name, on_block)
         files.step("fsync", target)
         os.fsync(sink.fileno())
+    on_block()
     return record
 
 
@@ -51,11 +61,17 @@ def _pump(
     block = memoryview(bytearray(BLOCK_BYTES))
     total = 0
     while count := source.readinto(block):  # type: ignore[attr-defined]
+        steps.note_block()
         digest.update(block[:count])
-        on_block()
-        if sink is not None:
-            _write_all(sink, block[:count])
         total += count
+        if sink is None:
+            on_block()
+            continue
+        _write_all(sink, block[:count])
+        if total % SYNC_BYTES < count:
+            steps.note_block()
+            os.fdatasync(sink.fileno())
+            on_block()
     return FileRecord(name, total, digest.hexdigest())
 
 

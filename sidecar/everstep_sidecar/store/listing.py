@@ -12,7 +12,7 @@ from everstep_protocol.messages import CheckpointInfo
 
 from everstep_sidecar.store.files import FILES, Files
 
-_PROBE_PREFIX = ".probe-"
+PROBE_PREFIX = ".probe-"
 _RFC3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -22,10 +22,10 @@ def list_uncached(folder: Path, files: Files = FILES) -> list[str]:
     Creating and removing a file in it makes an NFS client see that the folder changed; without, it may answer from a cache that
     is up to 60 s old. Raises FileNotFoundError where there is no such folder.
     """
-    probe = folder / f"{_PROBE_PREFIX}{uuid.uuid4().hex}"
+    probe = folder / f"{PROBE_PREFIX}{uuid.uuid4().hex}"
     files.write(probe, b"")
     files.remove(probe)
-    return [name for name in files.list_names(folder) if not name.startswith(_PROBE_PREFIX)]
+    return [name for name in files.list_names(folder) if not name.startswith(PROBE_PREFIX)]
 
 
 def list_checkpoints(root: Path, job_uids: frozenset[str], files: Files = FILES) -> tuple[Verdict, ...]:

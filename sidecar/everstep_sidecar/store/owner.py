@@ -22,11 +22,12 @@ _MAX_DEPTH_BELOW = 4
 class Claim:
     """`claimed`: the path had no owner. `ours`: this job's. `adopted`: a former job's of the same cluster, namespace and name.
 
-    `missing`: no owner file although status knows an attempt: not mounted, or another volume. `another`: somebody else's, or a
-    folder above or below is; `where` says which. `damaged`: the owner file cannot be read as one.
+    `former`: a former job's, which is not adopted yet. `missing`: no owner file, although status knows an attempt where it was to be
+    claimed: not mounted, or another volume. `another`: somebody else's, or a folder above or below is; `where` says which.
+    `damaged`: the owner file cannot be read as one.
     """
 
-    outcome: Literal["claimed", "ours", "adopted", "missing", "another", "damaged"]
+    outcome: Literal["claimed", "ours", "adopted", "former", "missing", "another", "damaged"]
     owner: Owner | None  # as it is on storage now
     where: Path | None = None  # the owner file that stands in the way
 
@@ -42,20 +43,24 @@ def claim(root: Path, owner: Owner, *, known: bool, mount: Path | None = None, f
     `known`: status knows an attempt of this job, so the owner file must be there. `mount`: where the volume is mounted; folders
     between it and `root` may not belong to anybody. `root` is made where it does not exist and `known` is False.
     """
-    found = _read(root / storage.OWNER, files)
-    if isinstance(found, Owner):
-        return _claim_found(root, owner, found, files)
-    if found == "damaged":
-        return Claim("damaged", None, root / storage.OWNER)
-    if known:
-        return Claim("missing", None)
+    judged = judge(root, owner, files)
+    if judged.outcome == "former" and judged.owner is not None:
+        return _adopt(root, owner, judged.owner, files)
+    if known or judged.outcome != "missing":
+        return judged
     neighbour = _owned_neighbour(root, mount, files)
     if neighbour is not None:
         return neighbour
     return _create(root, owner, mount, files)
 
 
-def _claim_found(root: Path, owner: Owner, found: Owner, files: Files) -> Claim:
+def judge(root: Path, owner: Owner, files: Files = FILES) -> Claim:
+    """R11: whose this path is, without changing anything: `ours`, `former`, `missing`, `another` or `damaged`."""
+    found = _read(root / storage.OWNER, files)
+    if found is None:
+        return Claim("missing", None)
+    if found == "damaged":
+        return Claim("damaged", None, root / storage.OWNER)
     if _identity(found) != _identity(owner):
         return Claim("another", found, root / storage.OWNER)
     if found.job_uid == owner.job_uid:
@@ -63,6 +68,10 @@ def _claim_found(root: Path, owner: Owner, found: Owner, files: Files) -> Claim:
     if owner.job_uid in found.adopted:
         # A pod of a former job with our name: its job was deleted and made anew since.
         return Claim("another", found, root / storage.OWNER)
+    return Claim("former", found)
+
+
+def _adopt(root: Path, owner: Owner, found: Owner, files: Files) -> Claim:
     former = tuple(dict.fromkeys((*found.adopted, found.job_uid)))
     adopting = dataclasses.replace(owner, format=FORMAT, adopted=former)
     files.write_durably(root / storage.OWNER, codec.dumps(adopting).encode())

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import os
+from collections.abc import Callable
 from pathlib import Path
 
 from everstep_protocol import records, resume, storage
@@ -12,7 +11,7 @@ from everstep_protocol.complete import Verdict
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest
 from everstep_protocol.records import Fence, Owner
 
-from everstep_sidecar.store import fence, go, listing, retention
+from everstep_sidecar.store import failures, fence, go, listing, retention
 from everstep_sidecar.store.files import FILES, Files
 from everstep_sidecar.store.owner import Claim, claim, job_uids
 
@@ -24,37 +23,29 @@ def prepare(
     owner: Owner,
     pod_uid: str,
     mount: Path | None = None,
+    on_fenced: Callable[[str], None] = lambda raised_by: None,
     files: Files = FILES,
 ) -> PrepareAnswer:
     """R4: claim the path, fence everything older, list, judge, choose. Never raises OSError: unknown is `wait`, never "empty" (R12).
 
     Safe to repeat: the same number and intent give the same answer, or a newer look. `owner` is this job's, without `adopted`;
-    `mount` is where the volume is mounted.
+    `mount` is where the volume is mounted. `on_fenced`: the fence of this pod (UID) stands, the look begins.
     """
     try:
-        return _prepare(root, request, owner, pod_uid, mount, files)
+        return _prepare(root, request, owner, pod_uid, mount, on_fenced, files)
     except OSError as error:
-        word = errno.errorcode.get(error.errno or 0, type(error).__name__)
-        message = _what_failed(error, root, word)
+        message = f"{failures.explain(error, root)}; nothing is decided until then"
         return dataclasses.replace(_blank(request), outcome="wait", reason="StorageError", message=message)
 
 
-def _what_failed(error: OSError, root: Path, word: str) -> str:
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (
-            f"the sidecar, as user {os.getuid()}, must write to {root} and may not ({word}: {error}): make the volume writable for "
-            "that user, or set the trainer's securityContext.runAsUser to one who may write there (the sidecar runs as the same); "
-            "nothing is decided until it can"
-        )
-    if error.errno == errno.ENOTDIR:
-        return f"no folder can be at {root} ({word}: {error}): choose another checkpoint.storage.path, or remove what is in its way"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"the storage is full ({word}: {error}): free some space; nothing is decided until there is room"
-    return f"the storage does not answer ({word}: {error}); nothing is decided until it does"
-
-
 def _prepare(
-    root: Path, request: PrepareRequest, owner: Owner, pod_uid: str, mount: Path | None, files: Files
+    root: Path,
+    request: PrepareRequest,
+    owner: Owner,
+    pod_uid: str,
+    mount: Path | None,
+    on_fenced: Callable[[str], None],
+    files: Files,
 ) -> PrepareAnswer:
     claimed = claim(root, owner, known=request.storage_known, mount=mount, files=files)
     if claimed.owner is None or claimed.outcome == "another":
@@ -65,10 +56,18 @@ def _prepare(
         return dataclasses.replace(
             _blank(request), outcome="fenced", reason="HigherFence", message=message, highest=raised.highest
         )
+    raised_by = _raised_by(root, request, files)
+    on_fenced(raised_by)
     retention.restore_misplaced(root, files)
     verdicts = listing.list_checkpoints(root, job_uids(claimed.owner), files)
     choice = resume.choose(_question(root, request, claimed.owner, files), verdicts)
-    return _answer(root, request, choice, verdicts)
+    return dataclasses.replace(_answer(root, request, choice, verdicts), raised_by=raised_by)
+
+
+def _raised_by(root: Path, request: PrepareRequest, files: Files) -> str:
+    """UID of the pod that raised this fence first, empty where it cannot be read any more."""
+    there = fence.read_fence(root, request.attempt, files)
+    return there.by if there is not None else ""
 
 
 def _not_ours(request: PrepareRequest, claimed: Claim, root: Path) -> PrepareAnswer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from everstep_protocol import codec, records, storage
@@ -19,35 +20,52 @@ KEEP_ATTEMPTS = 20
 _ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
-def delete_condemned(root: Path, ids: Iterable[str], files: Files = FILES) -> tuple[str, ...]:
-    """R13: delete the checkpoints with these manifest ids; gives those that are gone, also if they were gone before.
+def is_id(text: str) -> bool:
+    """Whether this can be a manifest's id."""
+    return _ID.fullmatch(text) is not None
 
-    Each is renamed to `.trash-<id>` first, so that no half of it is ever listed, then removed. Leftovers of earlier deletions are
-    removed too. A directory whose manifest cannot be read is nobody's id and stays. Raises OSError: try again.
+
+def take_away(root: Path, identity: str, files: Files = FILES, *, where: str = "") -> None:
+    """R13: rename the checkpoint with this manifest id to `.trash-<id>`, so that no half of it is ever listed. One that is gone is fine.
+
+    `where`: the name under which it was last seen, looked at first: other checkpoints' directories do not matter then. One whose
+    manifest is damaged is nobody's id and stays. Raises OSError: try again; ValueError for what is no id.
     """
-    wanted = {text for text in ids if _ID.fullmatch(text)}
-    remove_trash(root, files)
-    if not wanted:
-        return ()
-    for name in list_uncached(root, files):
-        if storage.parse_step_name(name) is None:
-            continue
-        manifest = _manifest(root / name, files)
-        if manifest is not None and manifest.id in wanted:
-            _trash(root, name, manifest.id, files)
-    return tuple(sorted(wanted))
+    if not is_id(identity):
+        raise ValueError(f"{identity!r} is not the id of a manifest")
+    for name in _named(root, identity, where, files):
+        empty_trash(root, identity, files)  # what an earlier try left has that name
+        try:
+            files.rename(root / name, trash_path(root, identity))
+        except FileNotFoundError:
+            if (root / name).exists():
+                raise
+            continue  # another sidecar was faster
+        files.fsync(root)
+
+
+def clean_up(root: Path, *, attempt: int, lineage: Lineage, files: Files = FILES) -> None:
+    """R13: remove what nobody reads any more; for the coordinator of an attempt, after its first commit. May be repeated.
+
+    All of it is tried. Raises the first OSError in the end.
+    """
+    parts: tuple[Callable[[], None], ...] = (
+        partial(empty_fenced, root, below=attempt, files=files),
+        partial(prune_attempts, root, lineage=lineage, files=files),
+        partial(remove_trash, root, files=files),
+    )
+    _each(parts)
 
 
 def remove_trash(root: Path, files: Files = FILES) -> None:
     """R13: what earlier deletions left. Only names that a deletion makes: a `.trash-` of somebody else stays."""
-    for identity in _trash_ids(root, files):
-        _empty_trash(root, identity, files)
+    _each(partial(empty_trash, root, identity, files) for identity in _trash_ids(root, files))
 
 
 def restore_misplaced(root: Path, files: Files = FILES) -> None:
     """R13: put back what a deleter that slept took by mistake and died over; before anything is listed to resume from."""
     for identity in _trash_ids(root, files):
-        trash = root / f"{storage.TRASH_PREFIX}{identity}"
+        trash = trash_path(root, identity)
         manifest = _manifest(trash, files)
         if manifest is not None and manifest.id != identity:
             _put_back(root, trash, manifest, files)
@@ -55,18 +73,51 @@ def restore_misplaced(root: Path, files: Files = FILES) -> None:
 
 def empty_fenced(root: Path, below: int, files: Files = FILES) -> None:
     """R13: remove what the fences of attempts below `below` took away; for its coordinator, after its first commit."""
-    for number, name in _attempts_in(root / storage.FENCED, files):
-        if number < below:
-            files.remove_tree(root / storage.FENCED / name)
+    fenced = root / storage.FENCED
+    _each(partial(files.remove_tree, fenced / name) for number, name in _attempts_in(fenced, files) if number < below)
 
 
 def prune_attempts(root: Path, *, lineage: Lineage, files: Files = FILES) -> None:
     """PROTOCOL section 3: remove the records of attempts that are neither among the last 20, nor in the lineage, nor the highest."""
     attempts = sorted(_attempts_in(root / storage.ATTEMPTS, files))
     kept = {attempt for attempt, _ in lineage}
-    for number, name in attempts[:-KEEP_ATTEMPTS]:
-        if number not in kept:
-            files.remove_tree(root / storage.ATTEMPTS / name)
+    old = [name for number, name in attempts[:-KEEP_ATTEMPTS] if number not in kept]
+    _each(partial(files.remove_tree, root / storage.ATTEMPTS / name) for name in old)
+
+
+def _each(deletions: Iterable[Callable[[], None]]) -> None:
+    """Each stands alone: one that fails keeps none of the others. Raises the first OSError in the end."""
+    first: OSError | None = None
+    for delete in deletions:
+        try:
+            delete()
+        except OSError as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
+def _named(root: Path, identity: str, where: str, files: Files) -> list[str]:
+    """The directories with this id. Raises OSError where none is found and one could not be looked into: it may be that one."""
+    if storage.parse_step_name(where) is not None:
+        manifest = _manifest(root / where, files)
+        if manifest is not None and manifest.id == identity:
+            return [where]
+    found: list[str] = []
+    hidden: OSError | None = None
+    for name in list_uncached(root, files):
+        if storage.parse_step_name(name) is None:
+            continue
+        try:
+            manifest = _manifest(root / name, files)
+        except OSError as error:
+            hidden = hidden or error
+            continue
+        if manifest is not None and manifest.id == identity:
+            found.append(name)
+    if hidden is not None and not found:
+        raise hidden
+    return found
 
 
 def _attempts_in(folder: Path, files: Files) -> list[tuple[int, str]]:
@@ -85,21 +136,18 @@ def _manifest(directory: Path, files: Files) -> Manifest | None:
         return None
 
 
-def _trash(root: Path, name: str, identity: str, files: Files) -> None:
-    try:
-        files.rename(root / name, root / f"{storage.TRASH_PREFIX}{identity}")
-    except FileNotFoundError:
-        return  # another sidecar was faster
-    files.fsync(root)
-    _empty_trash(root, identity, files)
+def trash_path(root: Path, identity: str) -> Path:
+    """Where a checkpoint lies while it is deleted."""
+    return root / f"{storage.TRASH_PREFIX}{identity}"
 
 
-def _empty_trash(root: Path, identity: str, files: Files) -> None:
+def empty_trash(root: Path, identity: str, files: Files = FILES) -> None:
     """R13: remove `.trash-<id>`, its manifest last; but put back what is another checkpoint.
 
     A deleter that slept between its look and its rename may find that the name was deleted by another and given anew meanwhile.
+    Raises OSError: not all of it is gone, try again.
     """
-    trash = root / f"{storage.TRASH_PREFIX}{identity}"
+    trash = trash_path(root, identity)
     manifest = _manifest(trash, files)
     if manifest is not None and manifest.id != identity:
         _put_back(root, trash, manifest, files)
@@ -108,6 +156,8 @@ def _empty_trash(root: Path, identity: str, files: Files) -> None:
         if name != storage.MANIFEST:
             files.remove_tree(trash / name)
     files.remove_tree(trash)
+    if trash.exists():
+        raise OSError(errno.EBUSY, "it is still there after its removal", str(trash))
 
 
 def _put_back(root: Path, trash: Path, manifest: Manifest, files: Files) -> None:

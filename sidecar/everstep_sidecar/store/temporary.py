@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +13,9 @@ from everstep_protocol.records import FileRecord, RankRecord, Ready
 from everstep_sidecar.store import fence
 from everstep_sidecar.store.files import FILES, Files
 from everstep_sidecar.store.hashing import copy_and_hash, open_regular
+from everstep_sidecar.store.listing import list_uncached
 
+NOT_SHARED = "StorageNotShared"  # a member does not see what the coordinator made
 METADATA_STAGED = ".metadata.rank-0"  # gets its final name last, by the coordinator
 
 
@@ -41,18 +44,27 @@ def open_temporary(root: Path, attempt: int, step: int, files: Files = FILES) ->
     return path
 
 
-def write_rank(root: Path, snapshot: Path, ready: Ready, *, job_uid: str, files: Files = FILES) -> RankRecord:
+def write_rank(
+    root: Path,
+    snapshot: Path,
+    ready: Ready,
+    *,
+    job_uid: str,
+    on_block: Callable[[], None] = lambda: None,
+    files: Files = FILES,
+) -> RankRecord:
     """R14: copy one rank's files out of its snapshot, each fsynced, then its record. What is recorded already is not copied again.
 
     Rank 0 brings `.metadata`, under a staging name. Raises Fenced: the temporary directory is not there (any more); it is never
     made here. BadSnapshot: a file is missing, has another length than `ready` says, or a name that is not this rank's.
+    `on_block` is called as bytes reach the storage.
     """
     folder = temporary_path(root, ready.attempt, ready.step)
     target = folder / storage.rank_record_name(ready.rank)
     done = _read_record(target, files)
     if done is not None and done.plan_id == ready.plan_id:
         return done
-    copied = tuple(_copy(snapshot, folder, name, ready, files) for name in sorted(ready.files))
+    copied = tuple(_copy(snapshot, folder, name, ready, files, on_block) for name in sorted(ready.files))
     record = RankRecord(job_uid, ready.attempt, ready.plan_id, ready.step, ready.rank, copied)
     try:
         files.write_durably(target, codec.dumps(record).encode())
@@ -61,14 +73,22 @@ def write_rank(root: Path, snapshot: Path, ready: Ready, *, job_uid: str, files:
     return record
 
 
+def is_seen(root: Path, attempt: int, step: int, files: Files = FILES) -> bool:
+    """Whether this mount shows the temporary directory of a save, past its caches. Raises OSError."""
+    try:
+        return storage.temporary_name(step, attempt) in list_uncached(root, files)
+    except FileNotFoundError:
+        return False
+
+
 def read_ready(snapshot: Path, rank: int) -> Ready | None:
-    """The ready record of one rank in a snapshot; None while there is none. Raises BadSnapshot for a damaged one."""
+    """The ready record of one rank in a snapshot; None while there is none. Raises BadSnapshot for one that cannot be read."""
     try:
         return codec.loads(Ready, (snapshot / storage.ready_name(rank)).read_bytes())
     except FileNotFoundError:
         return None
-    except (codec.InvalidDocument, UnicodeDecodeError) as error:
-        raise BadSnapshot(str(error)) from error
+    except (codec.InvalidDocument, UnicodeDecodeError, OSError) as error:
+        raise BadSnapshot(f"the ready record of rank {rank} cannot be read: {error}") from error
 
 
 def read_records(root: Path, attempt: int, step: int, files: Files = FILES) -> dict[int, RankRecord]:
@@ -88,13 +108,15 @@ def temporary_path(root: Path, attempt: int, step: int) -> Path:
     return root / storage.temporary_name(step, attempt)
 
 
-def _copy(snapshot: Path, folder: Path, name: str, ready: Ready, files: Files) -> FileRecord:
+def _copy(
+    snapshot: Path, folder: Path, name: str, ready: Ready, files: Files, on_block: Callable[[], None]
+) -> FileRecord:
     is_metadata = name == storage.METADATA and ready.rank == 0
     if not is_metadata and not storage.is_data_name(name, ready.rank):
         raise BadSnapshot(f"{name!r} is not a file of rank {ready.rank}")
     with _open_source(snapshot / name) as source:
         try:
-            record = copy_and_hash(source, folder / (METADATA_STAGED if is_metadata else name), name, files)
+            record = copy_and_hash(source, folder / (METADATA_STAGED if is_metadata else name), name, files, on_block)
         except FileNotFoundError as error:
             raise _fenced(ready) from error
     if record.bytes != ready.files[name]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from everstep_sidecar.store.hashing import hash_file
 
 @dataclass(frozen=True)
 class Share:
-    """`mismatched`: contents that differ from the manifest: the checkpoint is bad. `missing`: not seen, perhaps not yet (NFS): try again for 60 s."""
+    """`mismatched`: contents that differ from the manifest: the checkpoint is bad. `missing`: not seen here, or not yet (NFS): never bad for that."""
 
     mismatched: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
@@ -39,10 +38,9 @@ def verify_share(
     *,
     index: int,
     count: int,
-    on_block: Callable[[], None] = lambda: None,
     files: Files = FILES,
 ) -> Share:
-    """R17: hash files i with i % count == index against the manifest; `.metadata` is the last of them. `on_block`: it gets on.
+    """R17: hash files i with i % count == index against the manifest; `.metadata` is the last of them.
 
     A resume of kind `none` or `import` has no manifest: nothing to hash. Raises OSError where the storage does not answer.
     """
@@ -58,13 +56,13 @@ def verify_share(
     if manifest.id != resume.id:
         return Share(mismatched=(storage.MANIFEST,))
     mine = (*manifest.files, manifest.metadata)[index::count]
-    return _summary([(record, _look(folder, record, on_block, files)) for record in mine])
+    return _summary([(record, _look(folder, record, files)) for record in mine])
 
 
-def _look(folder: Path, record: FileRecord, on_block: Callable[[], None], files: Files) -> FileRecord | None:
+def _look(folder: Path, record: FileRecord, files: Files) -> FileRecord | None:
     files.step("hash", folder / record.name)
     try:
-        return hash_file(folder / record.name, on_block)
+        return hash_file(folder / record.name)
     except FileNotFoundError:
         return None
 

@@ -94,6 +94,27 @@ class Job:
         ]
         return items
 
+    def pod_uids(self) -> set[str]:
+        """The UIDs of its pods that stay."""
+        return {pod["metadata"]["uid"] for pod in self.pods() if "deletionTimestamp" not in pod["metadata"]}
+
+    def pod_on(self, node: str) -> str:
+        """The name of its pod on a node, empty: there is none that stays."""
+        there = [pod for pod in self.pods() if pod["spec"].get("nodeName") == node]
+        names = [str(pod["metadata"]["name"]) for pod in there if "deletionTimestamp" not in pod["metadata"]]
+        return names[0] if names else ""
+
+    def container_restarts(self, pod_uid: str, container: str) -> int:
+        """How often the kubelet has started a container of this pod again."""
+        statuses = [
+            status
+            for pod in self.pods()
+            if pod["metadata"]["uid"] == pod_uid
+            for kind in ("initContainerStatuses", "containerStatuses")
+            for status in pod["status"].get(kind, [])
+        ]
+        return sum(int(status["restartCount"]) for status in statuses if status["name"] == container)
+
     # status, in the words of the tests
 
     def attempt(self) -> int:
@@ -116,6 +137,11 @@ class Job:
     def condition(self, kind: str) -> dict[str, Any]:
         conditions = self.status().get("conditions") or []
         return next((condition for condition in conditions if condition["type"] == kind), {})
+
+    def reasons(self) -> dict[str, str]:
+        """Reason -> message of every condition."""
+        conditions = self.status().get("conditions") or []
+        return {str(condition["reason"]): str(condition["message"]) for condition in conditions}
 
     def newest_step(self) -> int:
         newest = (self.status().get("checkpoints") or {}).get("newest") or {}
@@ -150,6 +176,16 @@ class Job:
         return int(
             self.wait_until(f"{world} ranks train after attempt {after_attempt}", look, hang_seconds=hang_seconds)
         )
+
+    def wait_condition(self, kind: str, status: str, *, hang_seconds: float = 120) -> dict[str, Any]:
+        """Wait until a condition has this status; the condition."""
+
+        def look() -> dict[str, Any] | None:
+            condition = self.condition(kind)
+            return condition if condition.get("status") == status else None
+
+        found: dict[str, Any] = self.wait_until(f"{kind} is {status}", look, hang_seconds=hang_seconds)
+        return found
 
     def wait_commit(self, *, above: int = 0, hang_seconds: float = 90) -> int:
         """Wait for a newest complete checkpoint above a step; its step."""

@@ -21,6 +21,8 @@ DEPLOYMENT = f"deployment/{RELEASE}"
 VALUES = {
     "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
     "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+    # A hung coordinator is told of after a minute, and must not be back before (`test_silent_parts`).
+    "sidecar": {"silenceSeconds": 70},
 }
 
 

@@ -12,7 +12,12 @@ POLL_SECONDS = 0.25
 
 
 def wait_until(
-    what: str, look: Callable[[], T | None], *, hang_seconds: float, seen: Callable[[], object] | None = None
+    what: str,
+    look: Callable[[], T | None],
+    *,
+    hang_seconds: float,
+    seen: Callable[[], object] | None = None,
+    poll_seconds: float = POLL_SECONDS,
 ) -> T:
     """The first true value of `look`. Raises AssertionError after `hang_seconds`, saying what `seen` shows then."""
     deadline = time.monotonic() + hang_seconds
@@ -22,4 +27,4 @@ def wait_until(
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {hang_seconds:.0f} s: {what}\nlast seen: {seen() if seen else value}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)

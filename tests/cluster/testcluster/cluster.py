@@ -173,6 +173,17 @@ class Cluster:
         """Plugs the node's cable in again."""
         network.set_cable(self._machine(name).spec, connected=True)
 
+    def hide_folder(self, name: str, folder: Path) -> None:
+        """The node sees an empty folder of its own in place of a shared one, as where a file system is not mounted.
+
+        Containers see what the node sees when they start.
+        """
+        self._machine(name).enter("mount", "-t", "tmpfs", "-o", "mode=0777", "not-shared", folder)
+
+    def show_folder(self, name: str, folder: Path) -> None:
+        """The node sees the shared folder again."""
+        self._machine(name).enter("umount", folder)
+
     def drain(self, name: str, *, grace_seconds: int | None = None, timeout_seconds: int = 120) -> None:
         """Cordons the node and evicts its pods, each with its own grace period or the given one."""
         grace = [] if grace_seconds is None else [f"--grace-period={grace_seconds}"]

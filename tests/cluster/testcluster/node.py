@@ -85,6 +85,13 @@ class Node:
         wait_until(lambda: not pids_below(self.spec.cgroup), f"the containers of {self.spec.name} to end", 20, 0.05)
         remove_cgroup(self.spec.cgroup)
 
+    def enter(self, *argv: str | Path) -> str:
+        """Runs a program that sees what the node has mounted; for the others nothing changes."""
+        process = self._ledger.alive(self.spec.name)
+        if process is None:
+            raise RuntimeError(f"{self.spec.name} is off")
+        return run("nsenter", f"--mount=/proc/{process.pid}/ns/mnt", *argv)
+
     def ctr(self, *argv: str | Path) -> str:
         """Runs containerd's own client on the node, in the namespace of Kubernetes."""
         return run("ctr", "--address", self._layout.containerd_socket(self.spec), "--namespace", "k8s.io", *argv)

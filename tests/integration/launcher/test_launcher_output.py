@@ -6,6 +6,7 @@ import fcntl
 import os
 import struct
 import termios
+from collections.abc import Callable
 
 import pytest
 from everstep_protocol import local
@@ -74,14 +75,17 @@ def test_undecodable_last_lines_are_reported(pod: Pod) -> None:
     assert len(exited.last_lines.encode()) <= 2048
 
 
-def test_a_stuck_log_does_not_keep_a_stop_from_being_obeyed(pod: Pod) -> None:
-    reader, writer = os.pipe()  # nobody reads
+@pytest.mark.parametrize(("open_log", "enough"), [(os.pipe, 50_000), (os.openpty, 3000)], ids=["pipe", "terminal"])
+def test_a_stuck_log_does_not_keep_a_stop_from_being_obeyed(
+    pod: Pod, open_log: Callable[[], tuple[int, int]], enough: int
+) -> None:
+    reader, writer = open_log()  # nobody reads
     pod.sidecar.listen()
     pod.launch("python3", pod.script("train.py", "while True: print('x' * 10000, flush=True)"), output=writer)
     os.close(writer)
     pod.sidecar.accept()
     pod.start(1)
-    wait_until(lambda: _num_waiting(reader) > 50000, "a full pipe")
+    wait_until(lambda: _num_waiting(reader) > enough, "a full pipe")
     (trainer,) = below(pod.pid)
     pod.sidecar.send(local.Stop(1, 0))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)

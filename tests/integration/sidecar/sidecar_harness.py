@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +109,7 @@ class FakeLauncher:
         self.socket: socket.socket | None = None
         self.buffer = b""
         self.heard: list[local.Message] = []
+        self.ignored: tuple[type[local.Message], ...] = ()
 
     def connect(self) -> None:
         def try_once() -> socket.socket | None:
@@ -146,6 +147,8 @@ class FakeLauncher:
             message = local.decode(line)
             assert message is not None
             self.heard.append(message)
+            if isinstance(message, self.ignored):
+                continue
             if isinstance(message, local.Stop):
                 self.running = 0 if self.running <= message.attempt else self.running
                 self.say(local.Stopped(message.attempt))
@@ -176,6 +179,8 @@ class Pod:
     process: subprocess.Popen[bytes] | None = None
     launcher: FakeLauncher | None = None
     extra_env: dict[str, str] = field(default_factory=dict)
+    boot: str = ""
+    module: str = "everstep_sidecar.main"
 
     @property
     def uid(self) -> str:
@@ -217,7 +222,7 @@ class Pod:
         }
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "everstep_sidecar.main"], env=environment, stderr=log, stdout=log
+                [sys.executable, "-m", self.module], env=environment, stderr=log, stdout=log
             )
 
     def kill(self) -> None:
@@ -264,32 +269,51 @@ class Pod:
         nonce: str | None = None,
         seconds: float = HANG_SECONDS,
     ) -> tuple[int, Any]:
-        """One signed request: (status, JSON). Checks the answer's signature."""
-        token = token or self.token
-        recipient = recipient or self.uid
-        nonce = nonce or secrets.token_hex(16)
+        """One signed request, repeated once with the boot id that it is told: (status, JSON). Checks the answer's signature."""
         body = codec.dumps(message).encode()
-        signature = auth.sign_request(
-            token, method="POST", path=path, job=JOB_UID, sender=sender, recipient=recipient, nonce=nonce, body=body
-        )
-        headers = {
-            auth.HEADER_JOB: JOB_UID,
-            auth.HEADER_SENDER: sender,
-            auth.HEADER_RECIPIENT: recipient,
-            auth.HEADER_NONCE: nonce,
-            auth.HEADER_SIGNATURE: signature,
-        }
+
+        def ask_once() -> tuple[int, Any]:
+            head = self.head(path, body, sender=sender, recipient=recipient, nonce=nonce)
+            return self.exchange(head, body, token=token, seconds=seconds)
+
+        status, document = ask_once()
+        if status == auth.OTHER_BOOT:
+            self.boot = document["boot"]
+            status, document = ask_once()
+        return status, document
+
+    def head(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        sender: str = auth.OPERATOR,
+        recipient: str | None = None,
+        nonce: str | None = None,
+    ) -> auth.RequestHead:
+        """Of a request that was never sent, with the boot id that this pod said last."""
+        head = auth.new_post(path, body, job=JOB_UID, sender=sender, recipient=recipient or self.uid, boot=self.boot)
+        return replace(head, nonce=nonce or head.nonce)
+
+    def exchange(
+        self, head: auth.RequestHead, body: bytes, *, token: str | None = None, seconds: float = HANG_SECONDS
+    ) -> tuple[int, Any]:
+        """Send exactly this: (status, JSON). Checks the answer's signature."""
         connection = http.client.HTTPConnection(self.ip, self.port, timeout=seconds)
         try:
-            connection.request("POST", path, body, headers)
+            connection.request(head.method, head.path, body, head.headers(token or self.token))
             answer = connection.getresponse()
             raw = answer.read()
         finally:
             connection.close()
-        if answer.status != 401:
-            expected = auth.sign_answer(self.token, nonce=nonce, status=answer.status, responder=self.uid, body=raw)
-            assert auth.verify(expected, answer.headers.get(auth.HEADER_SIGNATURE)), "answer not signed"
+        self.check_signature(head, answer.status, raw, answer.headers.get(auth.HEADER_SIGNATURE))
         return answer.status, json.loads(raw)
+
+    def check_signature(self, head: auth.RequestHead, status: int, raw: bytes, given: str | None) -> None:
+        """Every answer but a 401 is signed."""
+        if status != 401:
+            expected = auth.sign_answer(self.token, nonce=head.nonce, status=status, responder=self.uid, body=raw)
+            assert auth.verify(expected, given), "answer not signed"
 
     def ask_ok(self, path: str, message: Any, kind: type[T], **options: Any) -> T:
         status, document = self.ask(path, message, **options)
@@ -315,7 +339,8 @@ class Pod:
             return False
 
     def status(self) -> SidecarStatus:
-        return codec.loads(SidecarStatus, self.get("/status"))
+        """As the operator is told; people are told less."""
+        return self.poll(None, 0, wait=0.0)
 
     def poll(self, version: str | None, attempt: int, *, wait: float = 20.0, **more: Any) -> SidecarStatus:
         return self.ask_ok("/v1/poll", PollRequest(version, wait, attempt, **more), SidecarStatus)
@@ -381,8 +406,10 @@ class World:
             )
         )
 
-    def prepare(self, coordinator: Pod, attempt: int, *, intent: str = "", peers: bool = True) -> PrepareAnswer:
-        request = PrepareRequest(
+    def request(
+        self, attempt: int, *, intent: str = "", peers: bool = True, expected: Sequence[Pod] = ()
+    ) -> PrepareRequest:
+        return PrepareRequest(
             attempt=attempt,
             intent_id=intent or f"intent-{attempt}",
             lineage=self.lineage,
@@ -393,8 +420,11 @@ class World:
             storage_known=attempt > 1,
             resume_from=None,
             peers=tuple(_peer(pod) for pod in self.pods) if peers else (),
+            expected=tuple(pod.uid for pod in expected),
         )
-        return coordinator.ask_ok("/v1/prepare", request, PrepareAnswer)
+
+    def prepare(self, coordinator: Pod, attempt: int, **options: Any) -> PrepareAnswer:
+        return coordinator.ask_ok("/v1/prepare", self.request(attempt, **options), PrepareAnswer)
 
     def begin(self, attempt: int, members: list[Pod], **options: Any) -> Plan:
         """Prepare, plan, publish; launchers must be connected. Returns when every launcher was told to start."""

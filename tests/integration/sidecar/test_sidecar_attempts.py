@@ -67,7 +67,10 @@ def test_r32_a_crash_goes_before_what_its_peers_see_of_it(make_world):
         version, over = answer.version, answer.over
     assert over.cause == "crash"
     assert over.rank == 2
-    assert over.message == "rank 2 (pod w2 on node-2) was killed by signal 9 (SIGKILL): boom"
+    assert over.message == "rank 2 (pod w2 on node-2) was killed by signal 9 (SIGKILL)"
+    assert over.details == "boom"
+    public = json.loads(world.pods[0].get("/status"))
+    assert (public["over"]["message"], public["over"]["details"]) == (over.message, "")
 
 
 def test_a_pod_that_leaves_does_not_crash(make_world):
@@ -194,7 +197,7 @@ def test_r31_the_job_is_finished_when_all_said_so(make_world):
     trainers = _train(world, one, 9)
     for trainer in trainers:
         trainer.snapshot(10)
-        trainer.report(9, "finished")
+        trainer.report(10, "finished")
     world.pods[0].launcher.say(local.Finished(1))
     until(lambda: world.pods[0].status().members[0].state == "finished", "the coordinator's member has finished")
     assert not world.pods[0].status().finished

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -54,17 +56,33 @@ class RealLaunchers:
             self.processes.append(subprocess.Popen(launch, env=environment, stdout=log, stderr=log))
 
     def close(self) -> None:
+        """Launchers and their trainers, which outlive a killed launcher: it is no PID 1 here."""
         for process in self.processes:
-            process.terminate()
+            trainers = _descendants(process.pid)
             process.kill()
             process.wait(HANG_SECONDS)
+            for pid in trainers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Children of a process, and theirs; a thread's children count as the process's."""
+    found: list[int] = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in map(int, listing.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found
 
 
 @pytest.fixture
 def launchers(tmp_path: Path) -> Iterator[RealLaunchers]:
     found = RealLaunchers(tmp_path)
-    yield found
-    found.close()
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 def _begin(world: World, attempt: int) -> Plan:
@@ -90,7 +108,8 @@ def test_start_crash_start_again_finish(make_world, launchers):
     (launchers.folder / "crash-1").touch()
     over = until(lambda: world.pods[0].status().over, "over")
     assert (over.cause, over.rank) == ("crash", 1)
-    assert over.message == "rank 1 (pod w1 on node-1) exited with code 1: the data set is empty"
+    assert over.message == "rank 1 (pod w1 on node-1) exited with code 1"
+    assert over.details == "the data set is empty"
     _begin(world, 2)
     until(lambda: _starts(launchers.folder) == [2, 2], "both ranks run again")
     (launchers.folder / "end").touch()

@@ -50,6 +50,8 @@ def full_status(attempt: int = 7) -> JobStatus:
             ended="suspended",
             failure_at=TIME,
             message="node n2 does not answer",
+            fenced_by="u2",
+            ask_last="u9",
         ),
         next_worker_id=5,
         workers=(WorkerStatus(1, "Joined", "n1"), WorkerStatus(4, "Wanted")),

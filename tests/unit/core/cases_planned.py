@@ -16,6 +16,7 @@ from everstep_operator.core.model import (
     WorkerStatus,
     WriteStatus,
 )
+from everstep_protocol.messages import Trouble
 from unit.core.decisions import (
     NEED_4,
     PLAN_2,
@@ -51,7 +52,7 @@ case(
             pod(1, plan_attempt=2),
             pod(2, plan_attempt=2),
             pod(3, plan_attempt=2, deletion_age_seconds=1.0),
-            pending(4, plan_attempt=2, avoid=("n3",), unschedulable="no room"),
+            pending(4, plan_attempt=1, avoid=("n3",), unschedulable="no room"),
         ),
     ),
     decision(
@@ -59,6 +60,7 @@ case(
         "StartingAttempt",
         WORKERS_2,
         PublishPlan("gpt-w0", "u0", 1, PLAN_2),
+        PublishPlan("gpt-w4", "u4", 1, PLAN_2),
         Announce("u0", "10.0.0.0", 2, PLAN_2),
         Announce("u3", "10.0.0.3", 2, PLAN_2),
         conditions=WAIT_FOR_4,
@@ -164,6 +166,24 @@ case(
         ),
         conditions=PREPARING,
         notices=(Notice("Warning", "AttemptEnded", f"not-delivered: {LEFT_OUT}"),),
+        suspects=SUSPECT,
+    ),
+)
+HANGING = Trouble("StorageHangs", "a listing of /ckpt has not returned", 45.0)
+NOBODY_COULD = sidecar(2, (0, 1, 2), ("absent", "absent", "absent"), gone=False, training=training(-1), storage=HANGING)
+WAITS = f"{WORKERS_2} wait for the storage: worker 0 on node n0: a listing of /ckpt has not returned"
+case(
+    "R11: the coordinator's storage hangs: nobody is blamed, and it is said what is waited for",
+    preparing(status=planned_2(), pods=TOLD, attempt_age_seconds=45.0, sidecar=NOBODY_COULD),
+    decision(
+        "Recovering",
+        "WaitingForStorage",
+        WAITS,
+        conditions={
+            **WAIT_FOR_4,
+            "CheckpointHealthy": ("False", "StorageHangs", "worker 0 on node n0: a listing of /ckpt has not returned"),
+        },
+        requeue_after=2.0,
         suspects=SUSPECT,
     ),
 )

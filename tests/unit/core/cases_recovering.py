@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep_operator.core.model import (
+    AskSight,
     AttemptStatus,
     Budget,
     CreatePod,
@@ -31,7 +32,9 @@ from unit.core.decisions import (
 from unit.core.jobs import (
     NOW_TEXT,
     answer,
+    blind_sight,
     entry,
+    good_sight,
     node,
     nodes,
     pending,
@@ -73,13 +76,17 @@ case(
         suspects=SUSPECT,
     ),
 )
+NOBODY = (
+    "no worker that could prepare attempt 2 answers the operator (worker 0 on node n0, worker 1 on node n1, worker 2 on node n2): "
+    "does a NetworkPolicy forbid it to reach the pods?"
+)
 case(
-    "R4: when all left it unanswered, the first is asked again",
+    "R4: when all left it unanswered, the first is asked again, and it is said that nobody answers",
     preparing(pods=ALL, prepare_failed=("u1", "u2", "u0")),
     decision(
-        "Recovering",
-        "Preparing",
-        "older attempts are fenced and the storage is read",
+        "Waiting",
+        "WorkersSilent",
+        NOBODY,
         Prepare("u1", "10.0.0.1", REQUEST),
         CreatePod(4, SUSPECT),
         conditions=PREPARING,
@@ -88,8 +95,8 @@ case(
     ),
 )
 NOT_ENOUGH = (
-    f"1 of at least 2 workers can run; waiting for {NEED_4}; worker 5: it is starting on node n5; "
-    "worker 6: its container cannot start: ErrImagePull: no"
+    f"1 of at least 2 workers can run; waiting for {NEED_4}; worker 5: it is starting on node n5; look at its events if it stays so; "
+    "worker 6: its container cannot start on node n0: ErrImagePull: no; look at the events of pod gpt-w6"
 )
 case(
     "below min: Waiting tells how many, which and why; the lost workers' pods go, they may hold the room",
@@ -276,6 +283,54 @@ case(
         ),
         conditions={"Degraded": NOTHING_RUNS, "Suspended": IS_SUSPENDED},
         notices=(Notice("Normal", "Suspended", "the job is suspended"),),
+        suspects=SUSPECT,
+    ),
+)
+NOT_SEEN = (
+    "2 of at least 3 workers see the storage of this job; worker 2 on node n2: /ckpt on n2 is another volume; every pod must mount "
+    "the same shared volume: look at the claim's access mode (ReadWriteMany) and at the mount on that node"
+)
+case(
+    "R11: too few see the storage: wait, name worker, node and path, and ask again; nothing is decided by those that see too little",
+    preparing(
+        pods=ALL,
+        spec=spec(min_workers=3),
+        prepare=answer(sights=(*good_sight(0, 1).values(), blind_sight(2))),
+        prepare_by="u0",
+        prepare_age_seconds=20.0,
+    ),
+    decision(
+        "Waiting",
+        "StorageNotShared",
+        NOT_SEEN,
+        AskSight("u2", "10.0.0.2", 2, "i2"),
+        CreatePod(4, SUSPECT),
+        DeletePod("gpt-w3", "u3", "7"),
+        conditions={**PREPARING, "CheckpointHealthy": ("False", "StorageNotShared", NOT_SEEN)},
+        requeue_after=5.0,
+        suspects=SUSPECT,
+    ),
+)
+STALLED = (
+    "the storage hangs at worker 0 on node n0: calls into it do not return; look at the mount there and at the storage's server; "
+    "other workers are asked meanwhile"
+)
+case(
+    "R4: a look at the storage that does not get on: told with worker and node, and another pod is asked, same number, same intent",
+    preparing(
+        pods=ALL,
+        prepare=answer(outcome="busy", reason="", message="", progress_age_seconds=30.0),
+        prepare_by="u0",
+        prepare_age_seconds=0.2,
+    ),
+    decision(
+        "Waiting",
+        "StorageHangs",
+        STALLED,
+        Prepare("u1", "10.0.0.1", REQUEST),
+        CreatePod(4, SUSPECT),
+        conditions={**PREPARING, "CheckpointHealthy": ("False", "StorageHangs", STALLED)},
+        requeue_after=1.0,
         suspects=SUSPECT,
     ),
 )

@@ -147,7 +147,7 @@ case(
 )
 case(
     "R32: peers felt it, but a node is gone: node-lost, nothing spent",
-    observed(sidecar=sidecar(over=over("peer-lost")), nodes=nodes(3)),
+    observed(sidecar=sidecar(over=over("peer-lost")), nodes=nodes(3), gone_nodes=frozenset({"n3"})),
     decision(
         "Recovering",
         "Preparing",

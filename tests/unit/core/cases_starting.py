@@ -130,7 +130,7 @@ case(
         requeue_after=5.0,
     ),
 )
-FIRST_REQUEST = PrepareRequest(1, "new", (), 0, (), (), False, False, None, PEERS[:3])
+FIRST_REQUEST = PrepareRequest(1, "new", (), 0, (), (), False, False, None, PEERS[:3], ("u0", "u1", "u2"))
 case(
     "B36: after the window a start goes on with those there are",
     starting(pods=(pod(0), pod(1), pod(2), pending(3)), attempt_age_seconds=30.0),

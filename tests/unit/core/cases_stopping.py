@@ -27,6 +27,7 @@ from unit.core.decisions import (
 from unit.core.jobs import (
     NOW_TEXT,
     entry,
+    good_sight,
     nodes,
     observed,
     over,
@@ -106,6 +107,7 @@ GROWABLE: dict[str, Any] = {
     "pods": (*THREE, pod(4)),
     "nodes": FIVE_NODES,
     "sidecar": sidecar(members=(0, 1, 2)),
+    "sights": good_sight(4),
 }
 case(
     "grow: a worker that settled can join: save-and-stop first",

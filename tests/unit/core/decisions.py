@@ -15,6 +15,7 @@ from everstep_operator.core.model import (
     Observed,
     StageSeconds,
 )
+from everstep_operator.core.workers import REPAIR
 from everstep_protocol.local import TerminationMessage
 from everstep_protocol.messages import Peer, PrepareRequest
 from everstep_protocol.plan import sealed
@@ -116,7 +117,7 @@ ALL = tuple(pod(i) for i in range(4))
 THREE = tuple(pod(i) for i in range(3))
 PLAN_2 = sealed(replace(plan(2, (0, 1, 2)), resume=resume(1, 30), lineage=((1, 30),), cause="node-lost"))
 PEERS = tuple(Peer(f"u{i}", f"10.0.0.{i}") for i in range(4))
-REQUEST = PrepareRequest(2, "i2", ((0, 0),), 1, (), (), True, True, None, PEERS)
+REQUEST = PrepareRequest(2, "i2", ((0, 0),), 1, (), (), True, True, None, PEERS, ("u0", "u1", "u2"))
 
 
 def planned_2(**changes: Any) -> JobStatus:
@@ -145,7 +146,10 @@ def planned_2(**changes: Any) -> JobStatus:
     )
 
 
-NEED_4 = "worker 4: it cannot be scheduled: no room"
+NEED_4 = (
+    f"worker 4: it cannot be scheduled: no room (the pod of worker 3 on node n3 is still there: if that node does not answer, {REPAIR}); "
+    "make room for it, or lower spec.workers.max"
+)
 SUSPECT = ("n3",)
 CRASHED = Budget((Crash(1, NOW_TEXT),), 0, 0)
 DYING = TerminationMessage(attempt=1, result="finished")

@@ -21,7 +21,16 @@ from everstep_operator.core.model import (
     StageSeconds,
     WorkerStatus,
 )
-from everstep_protocol.messages import CheckpointInfo, MemberSummary, Over, PrepareAnswer, SidecarStatus, Training
+from everstep_protocol.messages import (
+    CheckpointInfo,
+    MemberSummary,
+    Over,
+    PrepareAnswer,
+    SidecarStatus,
+    Sight,
+    Training,
+    Trouble,
+)
 from everstep_protocol.plan import FORMAT, Coordinator, Member, Plan, Resume, SaveInterval, sealed
 
 SETTINGS = Settings()
@@ -260,6 +269,16 @@ def answer(**changes: Any) -> PrepareAnswer:
         checkpoints=(info(1, 20), info(1, 30)),
     )
     return replace(base, **changes)
+
+
+def good_sight(*workers: int) -> dict[str, Sight]:
+    """The sights of pods that see the storage and have their launcher."""
+    return {f"u{worker}": Sight(f"u{worker}", None, launcher=True) for worker in workers}
+
+
+def blind_sight(worker: int, reason: str = "StorageNotShared", **changes: Any) -> Sight:
+    trouble = Trouble(reason, f"/ckpt on n{worker} is another volume", 1.0)
+    return replace(Sight(f"u{worker}", trouble, launcher=True), **changes)
 
 
 SILENT = Network(lost_by=3, asked=3, failed_probes=2, ip_taken=False)

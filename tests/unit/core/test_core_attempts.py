@@ -9,16 +9,20 @@ from everstep_operator.core import attempts
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     Budget,
+    CheckpointStatus,
     JobStatus,
 )
 from everstep_protocol.codec import dumps
-from everstep_protocol.plan import parse_plan
-from everstep_protocol.resume import Refusal
+from everstep_protocol.messages import PrepareAnswer
+from everstep_protocol.plan import Resume, parse_plan
+from everstep_protocol.resume import NEW_BRANCH, Refusal
 from unit.core.jobs import (
+    NONE,
     SETTINGS,
     answer,
     info,
     observed,
+    plan,
     preparing,
     preparing_status,
     resume,
@@ -58,11 +62,18 @@ def test_r4_only_the_answer_becomes_the_resume() -> None:
     assert (status.attempt.plan.resume, status.lineage, status.last_attempt) == (resume(1, 30), ((1, 30),), 2)
 
 
-def test_r9_the_lineage_loses_only_attempts_without_a_checkpoint_and_none_while_one_is_refused() -> None:
+def test_r9_the_lineage_loses_only_attempts_without_a_checkpoint_whole_or_refused() -> None:
     lineage = ((1, 10), (2, 20), (3, 30))
     found = answer(lineage=lineage, checkpoints=(info(1, 10), info(3, 30)))
     assert attempts._pruned(found) == ((1, 10), (3, 30))
-    assert attempts._pruned(replace(found, refused=(Refusal("step_20", "short"),))) == lineage
+    assert attempts._pruned(replace(found, refused=(Refusal("step_20", "short", 2),))) == lineage
+    assert attempts._pruned(replace(found, refused=(Refusal("step_9", "stock"),))) == ((1, 10), (3, 30))
+
+
+def test_r9_a_lineage_is_bounded_to_its_newest_entries() -> None:
+    lineage = tuple((number, number) for number in range(1, 81))
+    found = answer(lineage=lineage, checkpoints=tuple(info(number, number) for number in range(1, 81)))
+    assert attempts._pruned(found) == lineage[-50:]
 
 
 def test_r12_resume_from_is_obeyed_once_and_not_again_because_another_field_was_edited() -> None:
@@ -96,3 +107,42 @@ def test_a_commit_that_was_never_reported_resets_the_counts() -> None:
     )
     seen = preparing(status=status, prepare=never)
     assert decide(seen, SETTINGS).actions[0].status.budget == Budget((), 2, 2)  # type: ignore[union-attr]
+
+
+BRANCH_AT_0 = answer(reason="Requested", resume=NONE, lineage=NEW_BRANCH)
+
+
+def ever_after(found: PrepareAnswer, *, ever: bool = True, **changes: Any) -> bool:
+    status = preparing_status(checkpoints=CheckpointStatus(ever=ever))
+    seen = preparing(status=status, prepare=found, **changes)
+    return bool(decide(seen, SETTINGS).actions[0].status.checkpoints.ever)  # type: ignore[union-attr]
+
+
+def test_r12_ever_is_asked_of_one_branch() -> None:
+    asked = {"spec": spec(resume_from="none")}
+    assert not ever_after(BRANCH_AT_0, **asked), "a new branch has had nothing, whatever else is there"
+    assert ever_after(BRANCH_AT_0), "only where it was asked for"
+    assert ever_after(answer(), ever=False)
+    assert not ever_after(answer(resume=NONE, lineage=(), checkpoints=()), ever=False)
+
+
+def test_r12_an_import_is_something_that_there_was() -> None:
+    imported = answer(resume=Resume("import", "", "step_900", 0, 900), lineage=((0, 900),), checkpoints=())
+    assert ever_after(imported, ever=False)
+
+
+def test_r12_the_first_commit_on_a_new_branch_counts_for_ever() -> None:
+    lineage = {"lineage": NEW_BRANCH, "checkpoints": CheckpointStatus()}
+    status = started_status(**lineage)
+    assert status.attempt
+    status = replace(status, attempt=replace(status.attempt, plan=plan(lineage=NEW_BRANCH)))
+    old_branch = observed(status=status, sidecar=sidecar(checkpoints=(info(0, 900), info(3, 30))))
+    assert decide(old_branch, SETTINGS).actions == ()
+    saved = replace(old_branch, sidecar=sidecar(checkpoints=(info(3, 30), info(1, 40))))
+    (write,) = decide(saved, SETTINGS).actions
+    assert write.status.checkpoints.ever  # type: ignore[union-attr]
+
+
+def test_r17_what_is_bad_is_remembered_for_as_long_as_it_is_there() -> None:
+    status = preparing_status(checkpoints=CheckpointStatus(True, None, (), ("c1-20", "c0-5")))
+    assert planned(status=status).checkpoints.bad == ("c1-20",)

@@ -14,6 +14,7 @@ from unit.core.jobs import (
     NOW,
     NOW_TEXT,
     SETTINGS,
+    good_sight,
     info,
     node,
     nodes,
@@ -58,7 +59,7 @@ def test_grow_only_for_a_worker_that_settled(joiner: dict[str, Any], grows: bool
     status = started_status((0, 1, 2), workers=(*rows(0, 1, 2), *rows(4, state="Wanted")), next_worker_id=5)
     seen = observed(
         status=status, pods=(pod(0), pod(1), pod(2), pod(4, **joiner)),
-        nodes={**nodes(n3={"ready_age_seconds": 5.0}), "n4": node("n4")}, sidecar=sidecar(members=(0, 1, 2)),
+        nodes={**nodes(n3={"ready_age_seconds": 5.0}), "n4": node("n4")}, sidecar=sidecar(members=(0, 1, 2)), sights=good_sight(4),
     )  # fmt: skip
     assert bool(decide(seen, SETTINGS).actions) is grows
 
@@ -66,7 +67,9 @@ def test_grow_only_for_a_worker_that_settled(joiner: dict[str, Any], grows: bool
 def test_grow_waits_for_another_worker_that_is_about_to_be_ready() -> None:
     status = started_status((0, 1), workers=(*rows(0, 1), *rows(2, 3, state="Wanted")), next_worker_id=4)
     coming = pending(3, node="n3", age_seconds=5.0)
-    seen = observed(status=status, pods=(pod(0), pod(1), pod(2), coming), sidecar=sidecar(members=(0, 1)))
+    seen = observed(
+        status=status, pods=(pod(0), pod(1), pod(2), coming), sidecar=sidecar(members=(0, 1)), sights=good_sight(2)
+    )
     assert decide(seen, SETTINGS).actions == ()
     stuck = replace(seen, pods=(*seen.pods[:3], replace(coming, age_seconds=31.0)))
     assert decide(stuck, SETTINGS).actions != ()
@@ -75,7 +78,11 @@ def test_grow_waits_for_another_worker_that_is_about_to_be_ready() -> None:
 def test_a_grow_that_was_given_up_is_asked_for_again_much_later() -> None:
     status = started_status((0, 1, 2), workers=(*rows(0, 1, 2), *rows(4, state="Wanted")), next_worker_id=5)
     seen = observed(
-        status=status, pods=(pod(0), pod(1), pod(2), pod(4)), nodes=nodes(5), sidecar=sidecar(members=(0, 1, 2))
+        status=status,
+        pods=(pod(0), pod(1), pod(2), pod(4)),
+        nodes=nodes(5),
+        sidecar=sidecar(members=(0, 1, 2)),
+        sights=good_sight(4),
     )
     asked = [bool(decide(replace(seen, leave_age_seconds=age), SETTINGS).actions) for age in (None, 1.0, 239.0, 240.0)]
     assert asked == [True, False, False, True]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from everstep_operator.core import attempts, retention
+from everstep_operator.core.attempts import as_newest
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import CheckpointStatus
 from everstep_operator.core.retention import Branch, KeepLatest, condemn
@@ -81,3 +82,23 @@ def test_r13_condemned_ones_and_bad_ones_do_not_count_as_kept() -> None:
 
 def test_checkpoint_status_keeps_ever() -> None:
     assert attempts.found(CheckpointStatus(ever=True), LINE, ()).ever
+
+
+def test_r9_the_newest_is_the_newest_on_the_lineage() -> None:
+    found = attempts.found(CheckpointStatus(), LINE, (info(3, 60), info(3, 90), info(2, 50)))
+    assert found.newest
+    assert (found.newest.attempt, found.newest.step) == (3, 60)
+    abandoned = attempts.found(CheckpointStatus(), LINE, (info(3, 90),))
+    assert (abandoned.newest, abandoned.ever) == (None, False)
+
+
+def test_r13_no_more_than_100_are_condemned_at_a_time_the_oldest_first() -> None:
+    many = tuple(info(1, step) for step in range(1, 151))
+    seen = observed(sidecar=sidecar(checkpoints=many))
+    (write,) = decide(seen, SETTINGS).actions
+    condemned = write.status.checkpoints.condemned  # type: ignore[union-attr]
+    assert condemned == tuple(f"c1-{step}" for step in range(1, 101))
+    stuck = started_status(
+        checkpoints=replace(seen.status.checkpoints, newest=as_newest(many[-1]), condemned=condemned)
+    )
+    assert decide(replace(seen, status=stuck), SETTINGS).actions == ()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from everstep_operator.core import attempts, pods, workers
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
+    DeletePod,
+    Doubt,
     Network,
+    Probe,
     WorkerStatus,
 )
 from unit.core.jobs import (
@@ -21,6 +25,7 @@ from unit.core.jobs import (
     preparing_status,
     rows,
     spec,
+    started_status,
 )
 
 
@@ -30,6 +35,7 @@ def settled(**changes: Any) -> tuple[tuple[tuple[int, str], ...], int]:
     return tuple((row.id, row.state) for row in status.workers), status.next_worker_id
 
 
+NO_N2 = {name: node for name, node in nodes().items() if name != "n2"}
 SETTLED: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
     "a lost id stays while its pod exists": (
         {},
@@ -90,10 +96,56 @@ def test_r20_rows(changes: dict[str, Any], expected: tuple[tuple[int, str], ...]
 
 
 def test_r20_members_of_a_running_attempt_are_not_touched_by_a_silent_kubelet() -> None:
-    seen = observed(nodes=nodes(n3={"unreachable": True}))
+    seen = observed(nodes=nodes(n3={"unreachable": True}), networks={"u3": Network(0, 0, 2, False)})
     assert decide(seen, SETTINGS).actions == ()
     touched = workers.settle(seen, SETTINGS, seen.status)
     assert [row.state for row in touched.workers] == ["Joined", "Joined", "Joined", "Lost", "Wanted"]
+
+
+SILENCE: dict[str, tuple[dict[str, Any], bool]] = {
+    "K alone": ({}, False),
+    "K and N": ({"networks": {"u2": Network(0, 0, 2, False)}}, True),
+    "N alone": ({"networks": {"u2": Network(0, 0, 2, False)}, "nodes": nodes()}, False),
+    "K and a probe that failed once": ({"networks": {"u2": Network(0, 0, 1, False)}}, False),
+    "K for as long as Kubernetes waits": ({"nodes": nodes(n2={"lease_age_seconds": 300.0})}, True),
+    "K nearly as long": ({"nodes": nodes(n2={"lease_age_seconds": 299.0})}, False),
+    "out of service": ({"nodes": nodes(n2={"out_of_service": True})}, True),
+    "gone, said a GET": ({"nodes": NO_N2, "gone_nodes": frozenset({"n2"})}, True),
+    "not in the cache": ({"nodes": NO_N2}, False),
+    "we doubt ourselves": (
+        {"networks": {"u2": Network(0, 0, 2, False)}, "doubt": Doubt(True, False, 0.0, 0.0)},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "is_given_up"), SILENCE.values(), ids=SILENCE)
+def test_r25_while_preparing_k_alone_gives_nobody_up(changes: dict[str, Any], is_given_up: bool) -> None:
+    seen = preparing(**{"nodes": nodes(n2={"unreachable": True}), "pods": tuple(pod(i) for i in range(4)), **changes})
+    rows_after = {row.id: row.state for row in workers.settle(seen, SETTINGS, seen.status).workers}
+    assert (rows_after[2] == "Lost") is is_given_up
+
+
+def test_r25_who_is_on_a_silent_node_is_no_member_and_is_probed() -> None:
+    seen = preparing(nodes=nodes(n2={"unreachable": True}), pods=tuple(pod(i) for i in range(4)))
+    decision = decide(seen, SETTINGS)
+    assert Probe("u2", "10.0.0.2") in decision.actions
+    assert [p.worker_id for p in workers.usable(seen, SETTINGS)] == [0, 1]
+    running = observed(
+        status=started_status((0, 1, 3), workers=(*rows(0, 1, 3), *rows(2, state="Wanted"))),
+        nodes=nodes(n2={"unreachable": True}, n3={"unreachable": True}),
+    )
+    assert [action for action in decide(running, SETTINGS).actions if isinstance(action, Probe)] == [
+        Probe("u2", "10.0.0.2")
+    ], "members are the follower's"
+
+
+def test_r21_a_pod_on_a_node_that_the_cache_does_not_show_is_not_forced() -> None:
+    status = started_status((0, 1, 2), workers=(*rows(0, 1, 2), *rows(4, state="Lost")), next_worker_id=5)
+    seen = observed(status=status, spec=spec(max_workers=3), pods=(pod(0), pod(1), pod(2), pod(4, node="n9")))
+    assert decide(seen, SETTINGS).actions == (DeletePod("gpt-w4", "u4", "7"),)
+    gone = decide(replace(seen, gone_nodes=frozenset({"n9"})), SETTINGS)
+    assert gone.actions == (DeletePod("gpt-w4", "u4", "7", force=True),)
 
 
 def test_r25_a_pod_on_the_node_of_a_lost_worker_is_no_member_although_its_lease_is_fresh() -> None:
@@ -105,21 +157,25 @@ def test_r25_a_pod_on_the_node_of_a_lost_worker_is_no_member_although_its_lease_
 
 UNUSABLE: dict[str, tuple[dict[str, Any], str]] = {
     "runs": ({}, ""),
-    "no sidecar": ({"sidecar_running": False}, "it is starting on node n2"),
-    "no address": ({"ip": ""}, "it is starting on node n2"),
-    "not running": ({"phase": "Pending"}, "it is starting on node n2"),
+    "no sidecar": ({"sidecar_running": False}, "it is starting on node n2; look at its events if it stays so"),
+    "no address": ({"ip": ""}, "it is starting on node n2; look at its events if it stays so"),
+    "not running": ({"phase": "Pending"}, "it is starting on node n2; look at its events if it stays so"),
     "no node": ({"phase": "Pending", "node": ""}, "it is being scheduled"),
-    "trainer container ended": ({"trainer_terminated": True}, "its trainer container ended and is being restarted"),
+    "trainer container ended": (
+        {"trainer_terminated": True},
+        "its trainer container on node n2 ended and is being restarted; look at its last output",
+    ),
     "told to leave": ({"disruption": "EvictionByEvictionAPI"}, "its pod is being deleted"),
     "ended": ({"phase": "Succeeded"}, "its pod ended (Succeeded)"),
-    "silent kubelet": ({"node": "n3"}, "node n3 does not answer"),
-    "node gone": ({"node": "n7"}, "node n7 does not answer"),
+    "silent kubelet": ({"node": "n3"}, f"node n3 does not answer; {workers.REPAIR}"),
+    "node gone": ({"node": "n8"}, f"node n8 does not answer; {workers.REPAIR}"),
+    "node not known": ({"node": "n7"}, "node n7 is not known to the operator yet; look whether it may list nodes"),
 }
 
 
 @pytest.mark.parametrize(("changes", "expected"), UNUSABLE.values(), ids=UNUSABLE)
 def test_a_worker_that_cannot_be_a_member_says_why(changes: dict[str, Any], expected: str) -> None:
-    seen = preparing(pods=(pod(2, **changes),))
+    seen = preparing(pods=(pod(2, **changes),), gone_nodes=frozenset({"n8"}))
     assert workers.why_unusable(seen, SETTINGS, 2) == expected
 
 
@@ -133,7 +189,8 @@ def test_a_node_that_came_back_takes_no_new_member_at_once_but_keeps_its_own() -
 
 def test_r25_in_preparing_a_sidecar_that_leaves_probes_unanswered_is_no_member() -> None:
     seen = preparing(networks={"u2": Network(0, 0, 2, False)})
-    assert workers.why_unusable(seen, SETTINGS, 2) == "its sidecar on node n2 does not answer"
+    why = "its sidecar on node n2 does not answer; look at that container and at the network to it"
+    assert workers.why_unusable(seen, SETTINGS, 2) == why
 
 
 def test_r29_no_more_members_than_wanted_those_of_the_last_attempt_first() -> None:

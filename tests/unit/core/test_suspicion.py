@@ -90,9 +90,12 @@ CASES: dict[str, tuple[dict[str, Any], list[int]]] = {
         {"sidecar": sidecar(training=training(age_seconds=4.0, usual_seconds=2.0))},
         [],
     ),
-    "node object gone": ({"networks": {}, "nodes": nodes(3)}, [3]),
+    "node object gone": ({"networks": {}, "nodes": nodes(3), "gone_nodes": frozenset({"n3"})}, [3]),
+    "the node is not in the cache, and nobody asked yet": ({"networks": {}, "nodes": nodes(3)}, []),
+    "the node was gone and is there again": ({"networks": {}, "gone_nodes": frozenset({"n3"})}, []),
     "out of service": ({"networks": {}, "nodes": nodes(n3={"out_of_service": True})}, [3]),
-    "pod gone": ({"networks": {}, "pods": (pod(0), pod(1), pod(2))}, [3]),
+    "pod gone": ({"networks": {}, "pods": (pod(0), pod(1), pod(2)), "gone_pods": frozenset({"u3"})}, [3]),
+    "the pod is not in the cache, and nobody asked yet": ({"networks": {}, "pods": (pod(0), pod(1), pod(2))}, []),
     "pod failed": ({"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, phase="Failed"))}, [3]),
     "R22 another pod has its address": ({"networks": {"u3": Network(0, 3, 0, True)}}, [3]),
     "R22 same UID, another address": ({"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, ip="10.9.9.9"))}, [3]),
@@ -104,7 +107,7 @@ CASES: dict[str, tuple[dict[str, Any], list[int]]] = {
         {"networks": {}, "pods": (pod(0), pod(1), pod(2), pod(3, deletion_age_seconds=1.0))},
         [],
     ),
-    "conclusive in spite of all doubts": ({"doubt": LATE, "nodes": nodes(3)}, [3]),
+    "conclusive in spite of all doubts": ({"doubt": LATE, "nodes": nodes(3), "gone_nodes": frozenset({"n3"})}, [3]),
 }
 
 
@@ -118,6 +121,57 @@ def test_r25_before_go_nothing_trains_that_could_contradict_n() -> None:
     planned = replace(seen, status=replace(seen.status, attempt=replace(seen.status.attempt, state="Planned")))
     assert ids(planned) == [3]
     assert ids(replace(planned, attempt_age_seconds=2.9)) == []
+
+
+def suspected_for(silent_seconds: float, step_age: float, usual: float) -> Any:
+    """K, and N since so long; a step was finished so long ago."""
+    return stuck(
+        sidecar=sidecar(training=training(age_seconds=step_age, usual_seconds=usual)),
+        sidecar_age_seconds=0.0,
+        training_age_seconds=step_age,
+        networks={"u3": replace(SILENT, silent_seconds=silent_seconds)},
+        nodes=K_ON_N3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("silent", "step_age", "usual", "lost"),
+    [
+        (18.0, 20.0, 14.0, [3]),
+        (18.0, 17.0, 14.0, [3]),
+        (18.0, 3.0, 14.0, []),
+        (18.0, 0.1, 0.2, []),
+        (0.2, 0.3, 0.2, [3]),
+    ],
+    ids=[
+        "the step is older than the suspicion, three times the usual or not",
+        "it was in flight when the suspicion began",
+        "it was begun and finished since",
+        "short steps go on",
+        "short steps, just before",
+    ],
+)
+def test_r24_only_a_step_of_after_the_suspicion_clears_it(
+    silent: float, step_age: float, usual: float, lost: list[int]
+) -> None:
+    assert ids(suspected_for(silent, step_age, usual)) == lost
+
+
+def test_r26_t_of_a_sidecar_that_was_late_is_none_where_nobody_is_left_to_witness() -> None:
+    nobody = {"networks": NOT_TO_BE_FOUND, "nodes": nodes()}
+    assert ids(stuck(**nobody)) == [0, 1, 2, 3]
+    assert ids(stuck(**nobody, doubt=Doubt(True, True, 0.0, 5.0))) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "go_age", "lost"),
+    [(True, 2.9, []), (True, 3.0, [3]), (True, 500.0, [3]), (False, 3.0, [3]), (False, 59.0, [3]), (False, 60.0, [])],
+)
+def test_r25_from_go_to_the_first_step_nothing_trains_that_could_contradict_n(
+    library: bool, go_age: float, lost: list[int]
+) -> None:
+    script = training(-1, library=library, phase="starting", age_seconds=go_age)
+    assert ids(stuck(sidecar=sidecar(training=script), training_age_seconds=go_age, go_age_seconds=go_age)) == lost
 
 
 def test_r25_k_is_half_of_the_leases_own_duration() -> None:

@@ -22,7 +22,9 @@ def refusal(code: int, reason: str, message: str) -> web.Response:
 
 
 @asynccontextmanager
-async def talking_to(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[Client]:
+async def talking_to(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]], kind: type[Client] = Client
+) -> AsyncIterator[Client]:
     """A client of a server that answers everything with `handler`."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
@@ -31,7 +33,7 @@ async def talking_to(handler: Callable[[web.Request], Awaitable[web.StreamRespon
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     host, port = runner.addresses[0][:2]
-    client = Client(Credentials(kopf.ConnectionInfo(server=f"http://{host}:{port}")))
+    client = kind(Credentials(kopf.ConnectionInfo(server=f"http://{host}:{port}")))
     await client.open()
     try:
         yield client

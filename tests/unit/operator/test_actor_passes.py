@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 import pytest
 from aiohttp import web
-from everstep_operator.cluster.apply import apply_action
+from everstep_operator.cluster.apply import begin
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
-from everstep_operator.cluster.check import problems_of
-from everstep_operator.cluster.client import Client, Leaving
+from everstep_operator.cluster.check import NotChecked, problems_of
+from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.leases import Beats
 from everstep_operator.cluster.metrics import Metrics
 from everstep_operator.cluster.room import Cluster, JobRoom
@@ -23,7 +24,6 @@ from everstep_operator.core.model import (
     Decision,
     JobStatus,
     Observed,
-    PublishPlan,
     Settings,
     WriteStatus,
 )
@@ -72,16 +72,18 @@ def test_an_api_server_that_goes_away_after_a_404_does_not_end_the_actor() -> No
 
     async def test() -> None:
         async with talking_to(answer) as client:
-            pause, failures = await Actor(cluster_of(client), job(), writes)._guarded_pass(0)
-            assert (pause, failures) == (1.0, 1)
+            assert await Actor(cluster_of(client), job(), writes)._guarded_pass() == 1.0
 
     run(test)
 
 
 def test_a_namespace_that_is_terminated_is_quiet_and_slow(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[str] = []
+
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.method == "PATCH":
             return web.json_response({**job(), "status": {}})
+        asked.append(request.path)
         return refusal(403, "Forbidden", TERMINATING)
 
     def creates(seen: Observed, settings: Settings) -> Decision:
@@ -90,12 +92,15 @@ def test_a_namespace_that_is_terminated_is_quiet_and_slow(caplog: pytest.LogCapt
     async def test() -> None:
         async with talking_to(answer) as client:
             actor = Actor(cluster_of(client), job(), creates)
-            for failures in range(3):
-                assert await actor._guarded_pass(failures) == (30.0, failures + 1)
+            for _ in range(3):
+                pause = await actor._guarded_pass()
+                assert 28.0 < pause <= 30.0
+            assert len(asked) == 1
             cluster = cluster_of(client)
             room = JobRoom(cluster, job(suspend=False), lambda: None)
-            with pytest.raises(Leaving):  # no mistake of the spec
-                await problems_of(cluster, room, room.parsed(), JobStatus())
+            for _ in range(3):
+                with pytest.raises(NotChecked):  # no mistake of the spec
+                    await problems_of(cluster, room, room.parsed(), JobStatus())
 
     with caplog.at_level(logging.INFO):
         run(test)
@@ -104,35 +109,17 @@ def test_a_namespace_that_is_terminated_is_quiet_and_slow(caplog: pytest.LogCapt
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_an_effect_that_is_refused_for_ever_is_tried_ever_more_slowly() -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        if request.path.endswith("/status"):
-            return web.json_response({**job(), "status": {}})
-        return refusal(422, "Invalid", "annotations are too long")
-
-    def publishes(seen: Observed, settings: Settings) -> Decision:
-        return Decision("Starting", "S", "s", (PublishPlan("gpt-w0", "u0", 0, plan(1, (0,))),))
-
-    async def test() -> None:
-        async with talking_to(answer) as client:
-            actor = Actor(cluster_of(client), job(), publishes)
-            pauses = [(await actor._guarded_pass(failures))[0] for failures in range(8)]
-            assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
-
-    run(test)
-
-
 def test_a_refused_status_write_logs_no_whole_object(caplog: pytest.LogCaptureFixture) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return refusal(422, "Invalid", f"TrainingJob gpt is invalid: {'{object}' * 10_000}: must be short")
 
     async def test() -> None:
         async with talking_to(answer) as client:
-            await Actor(cluster_of(client), job(), writes)._guarded_pass(0)
+            await Actor(cluster_of(client), job(), writes)._guarded_pass()
 
     with caplog.at_level(logging.WARNING):
         run(test)
-    (record,) = [record for record in caplog.records if "does not do it" in record.message]
+    (record,) = [record for record in caplog.records if "is not written" in record.message]
     assert len(record.message) < 700
     assert "TrainingJob gpt is invalid" in record.message
     assert record.message.endswith("must be short")
@@ -148,9 +135,8 @@ def test_a_pod_that_is_not_admitted_says_why_where_people_look() -> None:
         async with talking_to(answer) as client:
             cluster = cluster_of(client)
             room = JobRoom(cluster, job(), lambda: None)
-            with pytest.raises(Exception, match="the quota is full: exceeded quota: team"):
-                await apply_action(cluster, room, CreatePod(3))
-            assert room.refused.reasons() == {3: "the quota is full: exceeded quota: team"}
+            await asyncio.wait(begin(cluster, room, (CreatePod(3),)))
+            assert room.refused.pods() == {3: "the quota is full: exceeded quota: team"}
 
     run(test)
 
@@ -184,9 +170,10 @@ def test_a_pod_that_is_not_admitted_slows_nothing_else_down() -> None:
     async def test() -> None:
         async with talking_to(answer) as client:
             actor = Actor(cluster_of(client), job(), creates)
-            assert [await actor._guarded_pass(0) for _ in range(3)] == [(0.5, 0)] * 3
+            pauses = [await actor._guarded_pass() for _ in range(3)]
+            assert pauses == [0.5] * 3
             assert len(posts) == 1, "it is tried again after a while, not at every look"
-            assert 0 < actor._seconds_to_retry(creates(None, None)) <= 1.0  # type: ignore[arg-type]
+            assert 0 < actor.room.tries.seconds_to_next() <= 1.0
 
     run(test)
 
@@ -232,7 +219,7 @@ def test_a_status_that_cannot_be_read_is_told_and_left_alone() -> None:
         async with talking_to(answer) as client:
             body = {**job(), "status": {"attempt": {"number": "seven"}}}
             actor = Actor(cluster_of(client), body, writes)
-            assert [await actor._guarded_pass(failures) for failures in range(2)] == [(1.0, 1), (2.0, 2)]
+            assert [await actor._guarded_pass() for _ in range(2)] == [1.0, 2.0]
 
     run(test)
     assert events == ["StatusUnreadable"]

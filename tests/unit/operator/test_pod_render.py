@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
@@ -111,6 +112,21 @@ def test_the_sidecar_is_native_and_last_of_the_init_containers() -> None:
     pod = render(template(initContainers=[{"name": "download", "image": "x"}]))
     assert [c["name"] for c in pod["spec"]["initContainers"]] == ["download", "everstep-injector", "everstep-sidecar"]
     assert container(pod, "everstep-sidecar")["restartPolicy"] == "Always"
+
+
+@pytest.mark.parametrize(("silence_seconds", "failures"), [(100.0, 10), (30.0, 3), (31.0, 4), (1.0, 1)])
+def test_a_sidecar_that_answers_nothing_is_restarted_and_a_starved_one_is_not(
+    silence_seconds: float, failures: int
+) -> None:
+    settings = dataclasses.replace(SETTINGS, sidecar_silence=silence_seconds, metrics_port=9000)
+    pod = render_pod(OWNER, template(), settings, 7)
+    probe = container(pod, "everstep-sidecar")["livenessProbe"]
+    assert probe["httpGet"] == {"path": "/healthz", "port": 9000}, "no host: the pod's own IP, of either family"
+    assert probe["failureThreshold"] == failures
+    assert probe["timeoutSeconds"] * probe["failureThreshold"] >= silence_seconds
+    assert probe["timeoutSeconds"] >= 2 * 4.4, "the slowest answer of a starved sidecar (RECOVERY.md)"
+    assert probe["terminationGracePeriodSeconds"] < pod["spec"].get("terminationGracePeriodSeconds", 30)
+    assert "livenessProbe" not in container(pod, "trainer"), "a trainer's life is nobody's business but its launcher's"
 
 
 def test_training_pods_hold_no_credentials_and_restart_on_failure() -> None:

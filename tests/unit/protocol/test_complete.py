@@ -58,6 +58,20 @@ def test_ours_with_a_changed_manifest_is_refused(ours: Path) -> None:
         assert inspect(ours, job_uids=UIDS).state == "refused"
 
 
+def test_r12_whose_manifest_cannot_be_read_is_attributed_by_its_rank_records_then_by_its_name(ours: Path) -> None:
+    (ours / "manifest.json").write_text("{")
+    verdict = inspect(ours, job_uids=UIDS)
+    assert (verdict.state, verdict.attempt, verdict.step, verdict.id) == ("refused", 3, 40, "")
+    assert inspect(ours, job_uids=None).attempt == 3
+    assert inspect(ours, job_uids=frozenset({"somebody"})).attempt == 0, "another job's records say nothing of ours"
+    (ours / "rank_0.json").write_text("[]")
+    assert inspect(ours, job_uids=UIDS).attempt == 3, "one record is enough"
+    (ours / "rank_1.json").unlink()
+    assert inspect(ours, job_uids=UIDS).attempt == 0
+    named = ours.rename(ours.with_name("step_40.a5"))
+    assert inspect(named, job_uids=UIDS).attempt == 5
+
+
 def test_a_manifest_that_names_a_file_outside_is_refused(ours: Path) -> None:
     manifest = records.parse_manifest((ours / "manifest.json").read_bytes())
     outside = replace(manifest.files[0], name="../../secret")

@@ -90,6 +90,9 @@ def test_the_table_of_the_documents() -> None:
     assert cut(lineage, (7, 950)) == ((3, 400), (6, 900), (7, 950))
     assert cut(lineage, (6, 500)) == ((3, 400), (6, 500))
     assert cut(lineage, (3, 100)) == ((3, 100),)
+    assert cut(lineage, (7, 350)) == ((3, 350), (6, 350), (7, 350)), (
+        "nothing newer than the resume counts, whoever made it"
+    )
 
 
 def test_entries_go_only_when_no_checkpoint_of_theirs_is_left() -> None:

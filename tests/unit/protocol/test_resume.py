@@ -168,7 +168,7 @@ TABLE: dict[str, tuple[Question, tuple[Verdict, ...], Resume, Lineage, str]] = {
     ),
     "a new branch at 0": (replace(LATER, resume_from="none"), (ours(6, 600),), NONE, NEW_BRANCH, "Requested"),
     "a new branch at 0 that saved nothing yet": (
-        Question(NEW_BRANCH, 7, ever=True),
+        Question(NEW_BRANCH, 7),
         (ours(3, 400), ours(6, 600)),
         NONE,
         NEW_BRANCH,
@@ -211,6 +211,22 @@ STOPS: dict[str, tuple[Question, tuple[Verdict, ...], str]] = {
         (ours(6, 600),),
         "FinishedRunInStorage",
     ),
+    "new branch whose only save cannot be attributed": (
+        Question(NEW_BRANCH, 7, ever=True),
+        (ours(6, 600), stock(10, state="refused", reason="manifest.json is damaged")),
+        "NoUsableCheckpoint",
+    ),
+    "new branch whose only save was deleted by hand": (
+        Question(NEW_BRANCH, 7, ever=True),
+        (ours(6, 600),),
+        "NoUsableCheckpoint",
+    ),
+    "new branch, resumed once, whose saves were deleted by hand: the branch before it is no way back": (
+        Question(((7, 10),), 8, ever=True),
+        (ours(6, 600),),
+        "NoUsableCheckpoint",
+    ),
+    "an import that was deleted by hand": (Question(((0, 900),), 1, ever=True), (), "NoUsableCheckpoint"),
     "new branch whose only save is damaged": (
         Question(NEW_BRANCH, 7, ever=True),
         (broken(7, 10),),
@@ -227,6 +243,8 @@ def test_r12_stops_and_says_which_directories(case: str) -> None:
     assert "resumeFrom" in choice.message
     assert {refusal.dir for refusal in choice.refused} == {verdict.dir for verdict in verdicts}
     assert all(refusal.reason for refusal in choice.refused)
+    attempts = {verdict.dir: verdict.attempt for verdict in verdicts}
+    assert all(refusal.attempt == attempts[refusal.dir] for refusal in choice.refused)
 
 
 def test_b01_b04_what_was_passed_over_is_told() -> None:

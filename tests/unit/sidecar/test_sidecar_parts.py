@@ -83,7 +83,12 @@ def test_r25_a_peer_that_closes_and_refuses_is_never_lost():
 
         server = await asyncio.start_server(accept, "127.0.0.2", 0)
         port = server.sockets[0].getsockname()[1]
-        peers = Peers(source_ip="127.0.0.3", port=port, on_change=lambda uid, lost: told.append((uid, lost)))
+        peers = Peers(
+            source_ip="127.0.0.3",
+            port=port,
+            on_change=lambda uid, lost: told.append((uid, lost)),
+            on_failure=lambda: told.append(("failed", True)),
+        )
         peers.watch(frozenset({Peer("u", "127.0.0.2")}))
         async with asyncio.timeout(10):
             await accepted.wait()

@@ -48,6 +48,12 @@ def do_commit(root: Path, step: int = 10, files: Files | None = None):  # type: 
     return commit(root, PLAN, step, samples_consumed=640, torch="2.6.0", files=files or Files())
 
 
+def delete(root: Path, identity: str, files: Files | None = None, *, where: str = "") -> None:
+    """As the coordinator does."""
+    retention.take_away(root, identity, files or Files(), where=where)
+    retention.empty_trash(root, identity, files or Files())
+
+
 def test_a_commit_says_what_is_there(root: Path, memory: Path) -> None:
     done = world.save(root, memory, PLAN, 10)
     assert done.checkpoint is not None
@@ -227,18 +233,74 @@ def test_r13_only_what_is_condemned_is_deleted(root: Path, memory: Path) -> None
     shutil.copytree(root / "step_10", damaged)
     (damaged / "manifest.json").write_text("{")
     before = {path.name for path in root.iterdir()}
-    assert retention.delete_condemned(root, [ids[0], "f" * 64, "step_40", "../best", ""]) == tuple(
-        sorted([ids[0], "f" * 64])
-    )
+    for identity in (ids[0], "f" * 64):
+        delete(root, identity)
+    for no_id in ("step_40", "../best", "", ids[1] + "\n"):
+        with pytest.raises(ValueError, match="is not the id of a manifest"):
+            delete(root, no_id)
     assert before - {path.name for path in root.iterdir()} == {"step_10"}
-    assert retention.delete_condemned(root, [ids[0]]) == (ids[0],), "gone is gone"
+    delete(root, ids[0])  # gone is gone
 
 
 def test_r13_leftovers_of_a_deletion_are_removed(root: Path, memory: Path) -> None:
     (first, _) = world.committed(root, memory, PLAN, 10, 20)
     (root / "step_10").rename(root / f".trash-{first}")
-    assert retention.delete_condemned(root, []) == ()
+    retention.clean_up(root, attempt=2, lineage=())
     assert not (root / f".trash-{first}").exists()
+
+
+def test_r13_a_deletion_begun_earlier_is_done_with_the_id_alone(root: Path, memory: Path) -> None:
+    (first, _) = world.committed(root, memory, PLAN, 10, 20)
+    (root / "step_10").rename(root / f".trash-{first}")
+    delete(root, first)
+    assert not (root / f".trash-{first}").exists()
+
+
+def test_r13_each_deletion_stands_alone(root: Path, memory: Path) -> None:
+    """What lies in the way of one keeps none of the others: not its trash, not a manifest that cannot be read."""
+    first, second, third, _ = world.committed(root, memory, PLAN, 10, 20, 30, 40)
+    (root / "step_10").rename(root / f".trash-{first}")
+    for number in (0, 1):
+        (root / "fenced" / f"000{number}" / "step_1.tmp-0").mkdir(parents=True)
+
+    def before(verb: str, path: Path) -> None:
+        if (verb == "remove" and (first in str(path) or path.name == "0000")) or path.parent.name == "step_20":
+            raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    files = Files(before)
+    delete(root, third, files, where="step_30")
+    with pytest.raises(OSError, match="busy"):
+        delete(root, second, files, where="step_20")
+    with pytest.raises(OSError, match="busy"):  # it may be the one in step_20
+        delete(root, "f" * 64, files)
+    with pytest.raises(OSError, match="busy"):
+        delete(root, first, files)
+    with pytest.raises(OSError, match="busy"):
+        retention.clean_up(root, attempt=2, lineage=(), files=files)
+    assert [path.name for path in (root / "fenced").iterdir()] == ["0000"]
+    assert {path.name for path in root.iterdir() if path.name.startswith((".trash", "step_"))} == {
+        f".trash-{first}",
+        "step_20",
+        "step_40",
+    }
+
+
+def test_r14_a_commit_that_does_not_see_its_own_fence_is_on_another_storage(root: Path, memory: Path) -> None:
+    """The look finds lower fences only: whoever raised ours did it elsewhere, so nothing may get its name here."""
+    open_temporary(root, 2, 10)
+    world.write_ranks(root, world.make_snapshot(memory, PLAN, 10), PLAN)
+    own = root / "attempts" / "0002"
+    own.rename(root / "elsewhere")
+    (root / "attempts" / "0001").mkdir()
+    done = do_commit(root)
+    assert (done.outcome, done.reason, done.message) == (
+        "failed",
+        "ESTALE",
+        "attempts/ does not show attempt 2, only 1",
+    )
+    assert not (root / "step_10").exists()
+    (root / "elsewhere").rename(own)
+    assert do_commit(root).outcome == "committed"
 
 
 @pytest.mark.parametrize("dies", [False, True])
@@ -250,7 +312,7 @@ def test_r13_a_deleter_that_wakes_late_deletes_only_what_is_condemned(root: Path
     def before(verb: str, path: Path) -> None:
         if verb == "rename" and not slept:
             slept.append(path.name)  # meanwhile another deletes the same, and step 10 is saved anew
-            retention.delete_condemned(root, [first])
+            delete(root, first)
             world.begin(root, later)
             world.committed(root, memory, later, 10)
         elif dies and slept and verb == "fsync":
@@ -258,12 +320,12 @@ def test_r13_a_deleter_that_wakes_late_deletes_only_what_is_condemned(root: Path
 
     if dies:
         with pytest.raises(world.Crash):
-            retention.delete_condemned(root, [first], Files(before))
+            delete(root, first, Files(before))
         assert {v.dir for v in list_checkpoints(root, UIDS)} == {"step_20"}, "it moved the wrong one, and died"
         answer = world.ask(root, world.make_request(4, last_attempt=3, storage_known=True))
         assert (answer.resume.dir, answer.resume.attempt) == ("step_10", 3)
     else:
-        retention.delete_condemned(root, [first], Files(before))
+        delete(root, first, Files(before))
     assert slept == ["step_10"]
     assert {(v.dir, v.attempt) for v in list_checkpoints(root, UIDS) if v.state == "complete"} == {
         ("step_10", 3),
@@ -276,7 +338,7 @@ def test_r13_links_in_what_is_deleted_are_not_followed(root: Path, memory: Path,
     (only,) = world.committed(root, memory, PLAN, 10)
     outside = stock.make_stock_checkpoint(tmp_path / "outside")
     (root / "step_10" / "link").symlink_to(outside)
-    retention.delete_condemned(root, [only])
+    delete(root, only)
     assert (outside / ".metadata").exists()
     assert not (root / "step_10").exists()
 

@@ -35,7 +35,8 @@ def start_next(root: Path, memory: Path, files: Files) -> None:
 
 def delete_older(root: Path, memory: Path, files: Files) -> None:
     oldest = next(v.id for v in list_checkpoints(root, UIDS) if v.step == 4)
-    retention.delete_condemned(root, [oldest], files)
+    retention.take_away(root, oldest, files)
+    retention.empty_trash(root, oldest, files)
 
 
 SCENARIOS: dict[str, Scenario] = {

@@ -3,5 +3,5 @@
 Standard library only, and nothing of `everstep` itself: it runs on any python3 (3.10 or newer) that the image has, without torch.
 Order of reading: `main` (what is refused), `supervisor` (what is obeyed, when it ends), `trainers` (the processes of one attempt),
 `processes` (spawn, reap, kill: the only place), `cause`, `finish`, `pages`, `environment`, `interpreter`,
-`output`, `link`, `loop`, `shim`, `reverse_dns`.
+`output`, `activity`, `link`, `loop`, `shim`, `reverse_dns`.
 """

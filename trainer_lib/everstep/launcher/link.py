@@ -6,12 +6,13 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from everstep_protocol import local
+from everstep_protocol import local, names
 from everstep_protocol.codec import InvalidDocument
 
-from everstep.launcher.loop import Loop
+from everstep.launcher.loop import Loop, Timer
 
-_RETRY_SECONDS = 0.05
+_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 0.05, 0.5  # a killed sidecar is back after 0.8 s (RECOVERY.md)
+_ALONE_SECONDS = 30.0  # without a sidecar for so long: the reader of this log is told where to look
 _LONGEST_LINE_BYTES = 16 << 20
 
 
@@ -35,17 +36,27 @@ class Link:
         self._socket: socket.socket | None = None
         self._received = bytearray()
         self._unsent = bytearray()
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        self._alone: Timer | None = None  # runs while there is no connection
 
     def open(self) -> None:
         """Connect, and keep connected."""
+        self._alone = self._loop.call_later(_ALONE_SECONDS, self._tell_alone)
+        self._connect()
+
+    def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.setblocking(False)
         try:
             connection.connect(str(self._path))
         except OSError:
             connection.close()
-            self._loop.call_later(_RETRY_SECONDS, self.open)
+            self._loop.call_later(self._retry_seconds, self._connect)
+            self._retry_seconds = min(2 * self._retry_seconds, _LONGEST_RETRY_SECONDS)
             return
+        if self._alone is not None:
+            self._alone.cancel()
+        self._retry_seconds = _FIRST_RETRY_SECONDS
         self._socket = connection
         self._received.clear()
         self._unsent.clear()
@@ -58,6 +69,11 @@ class Link:
             self._unsent += local.encode(message)
             self._write()
 
+    def offer(self, message: local.Message) -> None:
+        """Send what will soon be said anew: only where all that was said before has been taken."""
+        if not self._unsent:
+            self.send(message)
+
     def close(self) -> None:
         """Let go."""
         if self._socket is not None:
@@ -69,7 +85,13 @@ class Link:
     def _lost(self) -> None:
         self.close()
         self._say("the sidecar is gone; trainers go on, waiting for it to come back")
-        self._loop.call_later(_RETRY_SECONDS, self.open)
+        self.open()
+
+    def _tell_alone(self) -> None:
+        self._say(
+            f"no sidecar has listened for {_ALONE_SECONDS:g} s: nothing is saved and no attempt can begin until it does; "
+            f"look at the container {names.SIDECAR_CONTAINER} of this pod"
+        )
 
     def _write(self) -> None:
         if self._socket is None:  # lost in this same turn of the loop

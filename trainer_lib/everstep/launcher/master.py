@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
+from collections.abc import Collection
 
 _INTERVAL_SECONDS = 0.005
 
@@ -25,8 +26,8 @@ def wait_for_master(address: str, port: int, timeout_seconds: float) -> bool:
     return False
 
 
-def choose_port(recent: frozenset[int] = frozenset()) -> int:
-    """R22: a port that is free in this pod now and was not chosen before.
+def choose_port(recent: Collection[int] = ()) -> int:
+    """R22: a port that is free in this pod now and was not chosen lately.
 
     Below the range from which the kernel gives ports to outgoing connections: one of those must not take it before rank 0 does.
     """

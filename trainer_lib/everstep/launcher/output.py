@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import time
 from collections.abc import Callable
 
 from everstep.launcher.loop import Loop
@@ -21,7 +22,7 @@ class Sink:
 
     def __init__(self, loop: Loop, handle: int) -> None:
         self._loop = loop
-        self._handle = handle
+        self._handle = _open_terminal(handle) if os.isatty(handle) else handle
         self._waiting = bytearray()
         self._on_drained: list[Callable[[], None]] = []
         self._broken = False
@@ -41,8 +42,9 @@ class Sink:
         self._on_drained.append(action)
 
     def flush(self, seconds: float) -> None:
-        """Write what waits, for at most about so long. For the very end: it blocks."""
-        while self._waiting and _is_writable(self._handle, seconds):
+        """Write what waits, for at most so long. For the very end: it blocks."""
+        deadline = time.monotonic() + seconds
+        while self._waiting and _is_writable(self._handle, max(0.0, deadline - time.monotonic())):
             self._write_some()
 
     def _pump(self) -> None:
@@ -93,6 +95,7 @@ class Stream:
         self._line = bytearray()
         self._line_begun = False
         self.tail = b""
+        self.num_bytes = 0  # that came so far
 
     def open(self) -> None:
         """Begin to read."""
@@ -136,6 +139,7 @@ class Stream:
         if not data:
             self._loop.on_readable(self._handle, None)
             return False
+        self.num_bytes += len(data)
         self.tail = (self.tail + data)[-TAIL_BYTES:]
         if self._prefix:
             self._pass_lines(data)
@@ -165,6 +169,11 @@ class Output:
     def __init__(self, loop: Loop, console: Console, handles: tuple[int, int], prefix: bytes) -> None:
         self._stdout = Stream(loop, handles[0], console.stdout, prefix)
         self._stderr = Stream(loop, handles[1], console.stderr, prefix)
+
+    @property
+    def num_bytes(self) -> int:
+        """How much this process has printed."""
+        return self._stdout.num_bytes + self._stderr.num_bytes
 
     def open(self) -> None:
         """Begin to pass on."""
@@ -197,6 +206,14 @@ def clip(text: str, limit_bytes: int = TAIL_BYTES) -> str:
 
 def _split_lines(data: bytes) -> list[bytes]:
     return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+def _open_terminal(handle: int) -> int:
+    """The same terminal under a handle that never blocks: one that polls as writable may take less than is written to it."""
+    try:
+        return os.open(f"/proc/self/fd/{handle}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:  # the terminal is another user's
+        return handle
 
 
 def _is_writable(handle: int, seconds: float) -> bool:

@@ -38,17 +38,22 @@ class ReverseLookup:
         self._asked = True
         reader, writer = os.pipe()
         self._loop.on_readable(reader, lambda: self._hear(address, reader))
-        threading.Thread(target=self._measure, args=(address, writer), daemon=True).start()
+        try:
+            threading.Thread(target=self._measure, args=(address, writer), daemon=True).start()
+        except RuntimeError:  # no room for one more thread: training matters, this hint does not
+            os.close(writer)
 
     def _measure(self, address: str, writer: int) -> None:
         began = time.monotonic()
-        with contextlib.suppress(OSError):  # "no such name" is an answer; how long it took is the question
-            self._look_up(address)
-        os.write(writer, str(time.monotonic() - began).encode())
-        os.close(writer)
+        try:
+            with contextlib.suppress(OSError):  # "no such name" is an answer; how long it took is the question
+                self._look_up(address)
+            os.write(writer, str(time.monotonic() - began).encode())
+        finally:
+            os.close(writer)
 
     def _hear(self, address: str, reader: int) -> None:
-        seconds = float(os.read(reader, 100))
+        seconds = float(os.read(reader, 100) or 0)  # nothing: it failed, and said so on standard error
         self._loop.on_readable(reader, None)
         os.close(reader)
         if seconds >= self._slow_seconds:

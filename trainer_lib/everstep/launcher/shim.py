@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from everstep_protocol import codec, local, names
@@ -121,5 +122,6 @@ def _write_report(path: Path, attempt: int, failure: Failure) -> None:
         last_lines=failure.last_lines,
     )
     temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(local.encode(exited))
-    temporary.replace(path)
+    with suppress(OSError):  # a full memory volume: the launcher then tells of the shell's own end
+        temporary.write_bytes(local.encode(exited))
+        temporary.replace(path)

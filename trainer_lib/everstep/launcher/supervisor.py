@@ -6,13 +6,14 @@ import dataclasses
 import signal
 import time
 import uuid
+from collections import deque
 from pathlib import Path
 
-from everstep_protocol import codec, local
+from everstep_protocol import codec, local, names
 
 from everstep.launcher import finish, host, master, processes, starter
+from everstep.launcher.activity import ActivityWatch
 from everstep.launcher.cause import Failure
-from everstep.launcher.interpreter import find_torchrun_interpreter
 from everstep.launcher.link import Link
 from everstep.launcher.loop import Loop
 from everstep.launcher.output import Console
@@ -20,12 +21,15 @@ from everstep.launcher.pages import Pages
 from everstep.launcher.probe import LibuvProbe
 from everstep.launcher.reverse_dns import ReverseLookup
 from everstep.launcher.settings import Settings
-from everstep.launcher.termination import clear_termination_message, write_termination_message
+from everstep.launcher.termination import clear_termination_message, write_result
 from everstep.launcher.trainers import Trainers
 
 _PASSED_ON = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _MARGIN_SECONDS = 5.0  # the launcher ends so long before the kubelet kills: the sidecar's last upload needs it
 _IDLE_SECONDS = 2.0  # a leaving launcher with nothing to wait for stays so long for the sidecar's word
+_EXIT_SECONDS = 30.0  # told to end, with processes that no kill ends: the container's own end is the last means
+_KEPT_PORTS = 1000  # the newest: a port that was chosen so long ago may be chosen again
+_WAIT_SECONDS = 60.0  # finished, and not told to end for so long: the reader of this log is told what is waited for
 _CANNOT_START = 127  # as shells say it
 
 
@@ -44,6 +48,7 @@ class Supervisor:
         self._link = Link(loop, settings.socket, on_open=self._say_hello, on_message=self._obey, say=console.say)
         self._probe = LibuvProbe(loop, self._begin_pending)
         self._reverse_lookup = ReverseLookup(loop, console.say)
+        self._activity = ActivityWatch(loop, self._link.offer)
         self._trainers: Trainers | None = None
         self._attempt = 0  # the last that was started
         self._pages: Pages | None = None  # of that attempt
@@ -54,7 +59,7 @@ class Supervisor:
             None  # of the last attempt; told again to a new sidecar
         )
         self._oom_kills: int | None = None
-        self._ports: frozenset[int] = frozenset()
+        self._ports: deque[int] = deque(maxlen=_KEPT_PORTS)
         self._kill_at: float | None = None  # when the kubelet will kill; None: nobody wants the pod to end
         self._waits_for_exit = False  # leaving, with something in memory that the sidecar must still bring to storage
         self._result: str | None = None  # why the launcher ends, once that is decided
@@ -64,7 +69,7 @@ class Supervisor:
         self._loop.on_signals((signal.SIGCHLD, signal.SIGTERM, *_PASSED_ON), self._hear)
         if not processes.become_subreaper():
             self._console.say("orphaned processes cannot be adopted here: they are ended only with their process group")
-        self._start_probe()
+        self._probe.start(self._interpreter, self._settings.environment)
         self._link.open()
 
     # signals -------------------------------------------------------------------------------------
@@ -122,7 +127,7 @@ class Supervisor:
             self._obey_start(message)
         elif isinstance(message, local.ChoosePort):
             port = master.choose_port(self._ports)
-            self._ports |= {port}
+            self._ports.append(port)
             self._link.send(local.PortChosen(message.attempt, port))
         elif isinstance(message, local.Exit):
             self._end(message.result, 0)
@@ -168,7 +173,7 @@ class Supervisor:
 
     def _begin(self, start: local.Start) -> None:
         launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
-        self._trainers = Trainers(
+        self._trainers = trainers = Trainers(
             self._loop,
             self._console,
             explain_finish=self._explain_finish,
@@ -176,6 +181,7 @@ class Supervisor:
             on_gone=self._gone,
         )
         self._trainers.start(launches, prefixed=len(launches) > 1)
+        self._activity.begin(start.attempt, lambda: trainers.num_printed)
         peer = starter.address_of_peer(start)
         if peer:
             self._reverse_lookup.start(peer)
@@ -204,13 +210,15 @@ class Supervisor:
         assert self._trainers is not None
         succeeded = not self._trainers.failed
         self._trainers = None
+        self._activity.end()
         stops, self._stops = self._stops, []
         for attempt in stops:
             self._link.send(local.Stopped(attempt))
         if succeeded:
-            self._report = local.Finished(self._attempt)
+            self._report = finished = local.Finished(self._attempt)
             self._waits_for_exit = True
-            self._link.send(self._report)
+            self._link.send(finished)
+            self._loop.call_later(_WAIT_SECONDS, lambda: self._tell_waiting(finished))
         if self._result is not None:
             self._finish(self._result)
         self._begin_pending()
@@ -255,6 +263,14 @@ class Supervisor:
             self._finish(self._result)
         else:
             self._trainers.end(grace_seconds, groups=self._is_shell)
+            self._loop.call_later(grace_seconds + _EXIT_SECONDS, lambda: self._finish(self._result or result))
+
+    def _tell_waiting(self, finished: local.Finished) -> None:
+        if self._report is finished:
+            self._console.say(
+                f"attempt {finished.attempt} has finished, and for {_WAIT_SECONDS:g} s nobody has said that its last checkpoint is on "
+                f"storage: this container ends then; look at the containers {names.SIDECAR_CONTAINER} of the job's pods"
+            )
 
     def _finish(self, result: str) -> None:
         self._result = result
@@ -272,26 +288,8 @@ class Supervisor:
 
     def _leave_word(self, result: str) -> None:
         exited = self._report if isinstance(self._report, local.ProcessExited) else None
-        message = local.TerminationMessage(
-            attempt=self._attempt,
-            result=result,
-            exit_code=exited.exit_code if exited else None,
-            signal=exited.signal if exited else None,
-            last_lines=exited.last_lines if exited else "",
-        )
-        write_termination_message(self._log, message)
+        write_result(self._log, result, self._attempt, exited)
 
     @property
     def _is_shell(self) -> bool:
         return self._settings.command.kind == "shell"
-
-    def _start_probe(self) -> None:
-        if "USE_LIBUV" in self._settings.environment:
-            return
-        try:
-            interpreter = self._interpreter or find_torchrun_interpreter(
-                "torchrun", self._settings.environment.get("PATH", "")
-            )
-        except ValueError:  # no python at all in the image: then there is no torch, either
-            return
-        self._probe.start(interpreter, self._settings.environment)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from everstep_protocol import codec
-from everstep_protocol.local import TerminationMessage
+from everstep_protocol.local import ProcessExited, TerminationMessage
 
 LIMIT_BYTES = 4096  # the kubelet keeps no more
 
@@ -22,6 +22,14 @@ def write_termination_message(path: Path, message: TerminationMessage) -> bool:
     except OSError:
         return False
     return True
+
+
+def write_result(path: Path, result: str, attempt: int, exited: ProcessExited | None) -> bool:
+    """How the launcher ends, and with which of its processes' failures; None: with none. False where it cannot be written."""
+    message = TerminationMessage(attempt, result)
+    if exited is not None:
+        message = TerminationMessage(attempt, result, exited.exit_code, exited.signal, exited.last_lines)
+    return write_termination_message(path, message)
 
 
 def clear_termination_message(path: Path) -> None:

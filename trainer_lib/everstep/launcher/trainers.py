@@ -12,7 +12,8 @@ from everstep.launcher.loop import Loop, Timer
 from everstep.launcher.output import Console, Output
 from everstep.launcher.processes import Launch, Process
 
-_LOOK_AGAIN_SECONDS = 0.02
+_FIRST_LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_GROWTH = 0.02, 1.0, 1.1  # a kill takes up to 0.25 s (RECOVERY.md)
+_UNKILLABLE_SECONDS = 10.0  # what was killed so long ago and is still there does not end by itself
 
 
 class Trainers:
@@ -44,6 +45,8 @@ class Trainers:
         self._failures: list[Failure] = []
         self._kill: Timer | None = None
         self._look: Timer | None = None
+        self._look_seconds = _FIRST_LOOK_SECONDS
+        self._unkillable: Timer | None = None
         self._ending = False
         self._gone = False
 
@@ -56,6 +59,11 @@ class Trainers:
     def failed(self) -> bool:
         """Whether one ended badly, or all were told to end."""
         return self._ending or bool(self._failures)
+
+    @property
+    def num_printed(self) -> int:
+        """Bytes that all of them printed so far."""
+        return sum(output.num_bytes for output in self._outputs.values())
 
     def start(self, launches: Sequence[Launch], *, prefixed: bool) -> None:
         """Start them all. Raises OSError where one cannot be started; the others are then already told to end."""
@@ -82,6 +90,7 @@ class Trainers:
             self._cancel_kill()
             self._ending = True
             self.signal(signal.SIGKILL, groups=True)
+            self._watch_killed()
             self._settle_if_reaped()
             return
         if not self._ending:
@@ -126,6 +135,16 @@ class Trainers:
         self._on_failed(choose_cause(self._failures))
         self.end(0)
 
+    def _watch_killed(self) -> None:
+        if self._unkillable is None:
+            self._unkillable = self._loop.call_later(_UNKILLABLE_SECONDS, self._tell_unkillable)
+
+    def _tell_unkillable(self) -> None:
+        self._console.say(
+            f"killed {_UNKILLABLE_SECONDS:g} s ago and still there: {processes.describe_descendants()}. Nothing new starts here before "
+            "they are gone; state D is a call into storage or a driver that does not return: look at the node, or delete the pod"
+        )
+
     def _settle_if_reaped(self) -> None:
         """The last one may have died by itself just before it was to be ended: no reaping will tell."""
         if not self._running:
@@ -140,10 +159,14 @@ class Trainers:
         rest = processes.descendants() if self._adopts_orphans else frozenset()
         if rest:
             processes.kill_all(rest)
-            self._look = self._loop.call_later(_LOOK_AGAIN_SECONDS, self._settle)
+            self._watch_killed()
+            self._look = self._loop.call_later(self._look_seconds, self._settle)
+            self._look_seconds = min(_LOOK_GROWTH * self._look_seconds, _LONGEST_LOOK_SECONDS)
             return
         self._gone = True
         self._cancel_kill()
+        if self._unkillable is not None:
+            self._unkillable.cancel()
         for output in self._outputs.values():
             output.close()
         self._on_gone()

@@ -1,0 +1,115 @@
+"""Parts that die or hang one after the other under one job, and none without a word: a launcher, a deletion, sidecars, a node just
+after an attempt's go."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from everstep_protocol import storage
+from everstep_protocol.plan import parse_plan
+from kit import faults, reference
+from kit.job import Job, Space
+from kit.ledger import print_ledger
+from kit.waiting import wait_until
+
+STEPS = 2000
+STEP_SECONDS = 0.2  # a save is due every 4 s: three of them are overdue well before the kubelet restarts a hung sidecar
+
+
+def test_parts_that_die_or_hang_are_told_and_gone_on_without(space: Space) -> None:
+    job = space.job(
+        "silent",
+        command=["torchrun", "--nproc-per-node=1", "/scripts/trainer_probe.py"],
+        env=reference.environment(steps=STEPS, global_batch=24) | {"STEP_SECONDS": str(STEP_SECONDS)},
+    )
+    job.wait_training(4)
+    job.wait_commit()
+    kill_a_launcher(job)
+    refuse_a_deletion(job)
+    member = job.plan()["members"][-1]["uid"]
+    attempt = job.attempt()
+    hang_sidecar(job, member, reasons=("SavesOverdue",))
+    assert job.attempt() == attempt, "trainers do not notice that a member's sidecar is made anew"
+    hang_sidecar(job, job.plan()["coordinator"]["uid"], reasons=("CoordinatorSilent", "SavesOverdue"))
+    cut_just_after_go(job)
+
+    reference.hurry(space.records)
+    job.wait_phase("Succeeded", hang_seconds=240)
+    print_ledger(job)
+    assert job.final_lineage().steps == list(range(STEPS))
+
+
+def kill_a_launcher(job: Job) -> None:
+    """R32: the kubelet restarts its container at once: one crash, one attempt, all four workers."""
+    pods, before = job.pod_uids(), job.attempt()
+    faults.kill_launcher(job.space.cluster, job.plan()["members"][2]["uid"])
+    after = job.wait_training(4, after_attempt=before, hang_seconds=120)
+    job.wait_commit(above=job.newest_step())
+    assert (after, job.attempt()) == (before + 1, before + 1)
+    assert job.pod_uids() == pods
+    assert job.history()[-1]["cause"] == "crash"
+    assert job.status()["restarts"]["crash"] == 1
+
+
+def refuse_a_deletion(job: Job) -> None:
+    """R13: one old checkpoint that cannot be deleted keeps neither saves nor other deletions back, and is named."""
+    job.wait_until("three checkpoints", lambda: len(job.complete_steps()) >= 3)
+    old = sorted(job.complete_steps())
+    stuck = job.folder / storage.step_name(old[0])
+    inode = stuck.stat().st_ino
+    attempt = job.attempt()
+    with faults.undeletable(next(stuck.glob("*.distcp"))):
+        told = job.wait_until("the deletion is told of", lambda: job.reasons().get("DeletionFails"), hang_seconds=120)
+        called = {stuck.name, *names_of(job.folder, inode)}
+        assert any(name in told for name in called), told
+        job.wait_commit(above=max(old))
+        job.wait_until("other old ones are deleted", lambda: not set(old) & job.complete_steps(), hang_seconds=120)
+        assert "DeletionFails" in job.reasons()
+    job.wait_until("it is deleted", lambda: not called & {path.name for path in job.folder.iterdir()}, hang_seconds=120)
+    job.wait_until("nothing is told any more", lambda: "DeletionFails" not in job.reasons(), hang_seconds=60)
+    assert job.attempt() == attempt
+
+
+def names_of(folder: Path, inode: int) -> list[str]:
+    """What a directory in this folder is called now."""
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries if entry.inode() == inode]
+
+
+def hang_sidecar(job: Job, pod_uid: str, *, reasons: tuple[str, ...]) -> None:
+    """A sidecar stands still until the kubelet has restarted it. Meanwhile nothing is saved, and so it is told."""
+    before = job.container_restarts(pod_uid, faults.SIDECAR)
+    with faults.stopped(job.space.cluster.container_pids(pod_uid, faults.SIDECAR)):
+        told = job.wait_condition("CheckpointHealthy", "False", hang_seconds=180)
+        assert told["reason"] in reasons, told
+        job.wait_until(
+            "the kubelet restarts it",
+            lambda: job.container_restarts(pod_uid, faults.SIDECAR) > before,
+            hang_seconds=180,
+        )
+    # The first may be a snapshot that was waiting in memory for it.
+    job.wait_commit(above=job.wait_commit(above=job.newest_step()))
+    job.wait_condition("CheckpointHealthy", "True")
+
+
+def cut_just_after_go(job: Job) -> None:
+    """R25: while nothing has trained yet in an attempt, its coordinator's node is lost: found as fast as at any other time."""
+    cluster = job.space.cluster
+    before = job.attempt()
+    attempt = job.folder / storage.ATTEMPTS / storage.attempt_name(before + 1)
+    faults.kill_trainer(cluster, job.plan()["members"][1]["uid"])
+    wait_until("the next attempt's go", (attempt / storage.GO).exists, hang_seconds=60, poll_seconds=0.005)
+    plan = parse_plan((attempt / storage.PLAN).read_text())
+    node = next(member.node for member in plan.members if member.uid == plan.coordinator.uid)
+    time.sleep(0.3)  # the fault itself: so long after go
+    cluster.power_off(node)
+    cut_at = time.monotonic()
+    fence = job.folder / storage.ATTEMPTS / storage.attempt_name(before + 2)
+    wait_until("its loss is noticed", fence.exists, hang_seconds=120, poll_seconds=0.01)
+    print(f"\na node cut 0.3 s after go: the next attempt was fenced {time.monotonic() - cut_at:.1f} s later")
+    after = job.wait_training(3, after_attempt=before + 1, hang_seconds=120)
+    print(f"and trained {time.monotonic() - cut_at:.1f} s after the cut")
+    entry = job.history()[-1]
+    assert (after, entry["cause"], entry["worldSize"]) == (before + 2, "node-lost", 3)

@@ -1,0 +1,108 @@
+"""R16: each call into the storage that saving makes fails for ever, or hangs: nothing is lost, it is told, and tried with pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from everstep_sidecar.backoff import Backoff
+from everstep_sidecar.store.files import FILES
+from unit.sidecar.save_life import Life, pause_briefly
+
+ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.ENOENT, errno.EBUSY)
+TRIES = 4
+# A try makes a call so often at most: for each of two ranks and each of three saves, or in one look at several folders.
+CALLS_A_TRY = 12
+NUM_THREADS = 600
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where that is to be had: hundreds of lives fsync some thousand files."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Life]]:
+    """By folder; the storage's layer asks the one in whose folder a step happens."""
+    found: dict[str, Life] = {}
+
+    def before(verb: str, path: Path) -> None:
+        life = found.get(next(iter(path.relative_to(folder).parts), ""))
+        if life is not None:
+            life.before(verb, path)
+
+    monkeypatch.setattr(FILES, "_before", before)
+    monkeypatch.setattr(Backoff, "pause", pause_briefly)
+    yield found
+    for life in found.values():
+        life.released.set()
+
+
+def _run(*lives: Life, going: object) -> None:
+    async def run() -> None:
+        pool = ThreadPoolExecutor(NUM_THREADS)
+        asyncio.get_running_loop().set_default_executor(pool)
+        working = (asyncio.create_task(going(life)) for life in lives)  # type: ignore[operator]
+        outcomes = await asyncio.gather(*working, return_exceptions=True)
+        wrong = [str(outcome).splitlines()[0] for outcome in outcomes if outcome is not None]
+        assert not wrong, "\n".join(wrong)
+
+    asyncio.run(run())
+
+
+async def _well(life: Life) -> None:
+    life.begin()
+    await life.until(life.is_done, "all is saved")
+    await life.end()
+
+
+async def _broken(life: Life) -> None:
+    life.begin()
+    try:
+        await (_fail_for_ever(life) if life.number else _hang(life))
+    finally:
+        life.released.set()
+    life.ahead = 0.0
+    await life.until(life.is_done, "it is well again, and all is saved")
+    assert life.lost() == set()
+    await life.end()
+
+
+async def _fail_for_ever(life: Life) -> None:
+    await life.until(lambda: life.is_done() or (life.hits >= TRIES and life.commits.failure()), "it is told")
+    assert life.hits <= CALLS_A_TRY * (len(life.pauses) + 1), f"{life.broken}: {life.hits} tries, pauses: {life.pauses}"
+    told = life.commits.failure()
+    if told is not None and told.reason == "DeletionFails":
+        await life.until(life.is_saved, "what cannot be deleted keeps no save")
+    assert life.lost() == set()
+
+
+async def _hang(life: Life) -> None:
+    await life.until(lambda: life.is_done() or life.hits, "it hangs")
+    life.ahead = 3600.0
+    await life.until(lambda: life.is_saved() or life.commits.failure(), "it is told")
+
+
+def test_r16_no_call_that_fails_for_ever_or_hangs_loses_a_save_or_is_silent(
+    folder: Path, lives: dict[str, Life]
+) -> None:
+    normal = lives["normal"] = Life(folder / "normal")
+    _run(normal, going=_well)
+    kinds = list(normal.kinds)
+    verbs = {"mkdir", "list", "read", "write", "fsync", "rename", "remove", "inspect", "verified"}
+    assert {verb for verb, _ in kinds} == verbs
+    normal.released.set()
+    for at, kind in enumerate(kinds):
+        for number in (*ERRORS, 0):
+            lives[f"{at}-{number}"] = Life(folder / f"{at}-{number}", kind, number)
+    broken = [life for life in lives.values() if life is not normal]
+    _run(*broken, going=_broken)
+    assert sum(life.hits > 0 for life in broken) > 0.9 * len(broken)

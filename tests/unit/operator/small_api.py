@@ -45,3 +45,9 @@ async def talking_to(
 def run(test: Callable[[], Awaitable[None]]) -> None:
     """With a hang limit."""
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))  # type: ignore[arg-type]
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    """An answer that does not come."""
+    await asyncio.sleep(60.0)
+    return web.json_response({})

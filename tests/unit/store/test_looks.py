@@ -99,7 +99,8 @@ def test_r13_what_is_deleted_keeps_its_manifest_to_the_last(root: Path, tmp_path
         if verb == "remove" and trash in path.parents:
             left.append(sorted(file.name for file in trash.iterdir()))
 
-    retention.delete_condemned(root, [only], Files(before))
+    retention.take_away(root, only)
+    retention.empty_trash(root, only, Files(before))
     assert left[-1] == [storage.MANIFEST], left
     assert all(storage.MANIFEST in names for names in left)
     assert not trash.exists()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tomllib
+from hang_limit import VARIABLE
 from mutants.catalogue import Mutant
 
 END_SECONDS = 10.0  # for fixtures to take down what they started
@@ -63,11 +64,14 @@ class Copy:
         seconds = next(self._seconds)
         os.utime(path, (seconds, seconds))
 
-    async def pytest(self, tests: tuple[str, ...], *options: str, limit_seconds: float) -> Ran:
-        """Run these tests; whatever they started and left behind is ended with them."""
+    async def pytest(
+        self, tests: tuple[str, ...], *options: str, limit_seconds: float, hang_seconds: float | None = None
+    ) -> Ran:
+        """Run these tests; whatever they started and left behind is ended with them. `hang_seconds`: of their own waits."""
         argv = ["-m", "pytest", "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", f"--basetemp={self._temporary}"]
+        environment = self._environment | ({VARIABLE: str(hang_seconds)} if hang_seconds else {})
         with tempfile.TemporaryFile() as output:
-            async with _process([*argv, *options, *tests], self.folder, self._environment, output.fileno()) as process:
+            async with _process([*argv, *options, *tests], self.folder, environment, output.fileno()) as process:
                 try:
                     code = await asyncio.wait_for(process.wait(), limit_seconds)
                 except asyncio.TimeoutError:

@@ -27,6 +27,7 @@ from mutants.copies import Copy
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 HANG_SECONDS = 180.0  # for the tests of one entry: more than any limit that a test gives itself
+PATIENCE_SECONDS = 10.0  # for a wait within a test, where something is broken: most of them are in vain
 ALL_SECONDS = 1800.0  # for all of them without a mutant
 
 
@@ -47,7 +48,7 @@ async def judge(copy: Copy, mutant: Mutant) -> Verdict:
     """Apply one entry and run its tests, up to the first that fails."""
     began = time.monotonic()
     with copy.broken(mutant):
-        ran = await copy.pytest(mutant.tests, "-x", limit_seconds=HANG_SECONDS)
+        ran = await copy.pytest(mutant.tests, "-x", limit_seconds=HANG_SECONDS, hang_seconds=PATIENCE_SECONDS)
     seconds = time.monotonic() - began
     if ran.code is None:
         return Verdict(mutant, "HANGS", f"no end after {HANG_SECONDS:g} s: give the test a limit of its own", seconds)

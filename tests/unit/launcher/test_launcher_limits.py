@@ -156,3 +156,13 @@ def test_signs_of_life_are_looked_for_every_few_seconds(monkeypatch: pytest.Monk
     watch.begin(3, lambda: 0)
     assert [loop.pop() for _ in range(3)] == [activity.SAMPLE_SECONDS] * 3 == [5.0] * 3
     assert [message.attempt for message in told] == [3, 3, 3]
+
+
+def test_whatever_is_printed_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "read_cpu_seconds", dict)  # nobody uses any CPU time
+    loop, told = HandLoop(), []
+    printed = [0, 0, 5, 5]
+    ActivityWatch(loop, told.append).begin(3, lambda: printed.pop(0))
+    for _ in range(3):
+        loop.pop()
+    assert [message.idle_seconds > 0 for message in told] == [True, False, True]

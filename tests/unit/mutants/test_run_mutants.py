@@ -100,6 +100,7 @@ def with_a_list(checkout: Path, *mutants: Mutant) -> list[str]:
     folder.mkdir()
     for path in OURS.glob("*.py"):
         shutil.copy(path, folder)
+    shutil.copy(OURS.parent / "hang_limit.py", folder.parent)
     entries = (
         f"[[mutant]]\nrule = {m.rule!r}\nname = {m.name!r}\nfile = {m.file!r}\nold = '''{m.old}'''\nnew = '''{m.new}'''\ntests = {list(m.tests)}\n"
         for m in mutants

@@ -16,6 +16,7 @@ from everstep_operator.cluster import check, client, connection, report
 from everstep_operator.cluster.apply import begin
 from everstep_operator.cluster.client import Client, Unavailable
 from everstep_operator.cluster.connection import Credentials
+from everstep_operator.cluster.refused import Refusals
 from everstep_operator.cluster.room import Checked, JobRoom
 from everstep_operator.cluster.tries import Failed, Tries
 from everstep_operator.core import model
@@ -127,6 +128,16 @@ def test_r2_what_was_decided_from_something_old_is_looked_at_again_soon() -> Non
             assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
 
     run(test)
+
+
+def test_preconditions_that_do_not_hold_a_few_times_are_no_refusal() -> None:
+    clock = HandClock()
+    refusals = Refusals(clock)
+    for _ in range(5):
+        refusals.note(("delete pod", "u4"), "delete pod gpt-w4", "pod gpt-w4 changed")
+    assert refusals.told() == ()
+    clock.time += 3.0
+    assert [action.count for action in refusals.told()] == [5]
 
 
 def test_a_status_that_nobody_answers_is_written_again_within_five_seconds() -> None:

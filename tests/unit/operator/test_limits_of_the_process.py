@@ -153,9 +153,12 @@ def test_what_does_not_end_does_not_keep_the_process_from_ending(monkeypatch: py
                 await let_go.wait()
 
     async def test() -> None:
-        await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(main._first_of(deaf_to_cancel(), works()))), 5.0)
-        let_go.set()
-        await asyncio.sleep(0)
+        ending = asyncio.ensure_future(main._first_of(deaf_to_cancel(), works()))
+        try:
+            await asyncio.wait_for(asyncio.shield(ending), 5.0)
+        finally:
+            let_go.set()
+            await ending
 
     run(test)
 

@@ -12,8 +12,9 @@ import pytest
 from aiohttp import web
 from everstep_sidecar import guard
 from everstep_sidecar.core.unproven import STRANGERS
+from hang_limit import hang_seconds
 
-HANG = 20.0
+HANG = hang_seconds(20.0)
 PROOF_SECONDS = 0.1
 GET = b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n"
 PROVE = b"GET /proof HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -13,8 +13,9 @@ from everstep_protocol.messages import Ack, Peer, Ping
 from everstep_sidecar.client import Client, Refused, Unanswered
 from everstep_sidecar.guard import GuardedPort
 from everstep_sidecar.server import Identity, Rejected, Route, Server
+from hang_limit import hang_seconds
 
-HANG = 20.0
+HANG = hang_seconds(20.0)
 TOKEN = "token"
 
 

@@ -104,3 +104,19 @@ def test_r13_what_is_deleted_keeps_its_manifest_to_the_last(root: Path, tmp_path
     assert left[-1] == [storage.MANIFEST], left
     assert all(storage.MANIFEST in names for names in left)
     assert not trash.exists()
+
+
+def test_r13_what_was_not_condemned_is_not_even_moved(root: Path, tmp_path: Path) -> None:
+    """A checkpoint that is put back was gone for a while: a reader may have been there."""
+    first, _ = world.committed(root, tmp_path / "memory", PLAN, 10, 20)
+    moved: list[str] = []
+    retention.take_away(root, first, Files(lambda verb, path: moved.append(path.name) if verb == "rename" else None))
+    assert moved == ["step_10"]
+
+
+def test_r13_only_trash_that_a_deletion_made_is_removed(root: Path, tmp_path: Path) -> None:
+    (only,) = world.committed(root, tmp_path / "memory", PLAN, 10)
+    retention.take_away(root, only)
+    (root / f"{storage.TRASH_PREFIX}mine").mkdir()
+    retention.clean_up(root, attempt=2, lineage=())
+    assert [path.name for path in root.glob(f"{storage.TRASH_PREFIX}*")] == [f"{storage.TRASH_PREFIX}mine"]

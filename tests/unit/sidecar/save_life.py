@@ -93,7 +93,7 @@ class Life:
                 raise OSError(self.number, os.strerror(self.number), str(path))
         if verb == "write" and path.name == FAILS_ONCE and "step_40" in str(path) and not self.failed_once:
             self.failed_once = True
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
 
     def begin(self) -> None:
         """Within the event loop: the parts of a sidecar that save."""
@@ -139,6 +139,11 @@ class Life:
             and self.condemned in self.commits.deleted
             and self.commits.failure() is None
         )
+
+    def is_told(self) -> bool:
+        """Whether a failure is told that does not belong to the normal life."""
+        told = self.commits.failure()
+        return told is not None and told.reason != "EDQUOT" and "is damaged" not in told.message
 
     def lost(self) -> set[int]:
         """Steps that are neither complete on storage nor whole in memory."""

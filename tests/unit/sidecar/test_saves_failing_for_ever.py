@@ -15,7 +15,8 @@ from everstep_sidecar.store.files import FILES
 from unit.sidecar.save_life import Life, pause_briefly
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.ENOENT, errno.EBUSY)
-TRIES = 4
+PAUSES = 8
+MOST_CALLS = 200  # with fewer pauses: a loop without
 # A try makes a call so often at most: for each of two ranks and each of three saves, or in one look at several folders.
 CALLS_A_TRY = 12
 NUM_THREADS = 600
@@ -77,8 +78,12 @@ async def _broken(life: Life) -> None:
 
 
 async def _fail_for_ever(life: Life) -> None:
-    await life.until(lambda: life.is_done() or (life.hits >= TRIES and life.commits.failure()), "it is told")
-    assert life.hits <= CALLS_A_TRY * (len(life.pauses) + 1), f"{life.broken}: {life.hits} tries, pauses: {life.pauses}"
+    def is_at_rest() -> bool:
+        return life.is_done() or (len(life.pauses) >= PAUSES and life.is_told())
+
+    await life.until(lambda: is_at_rest() or life.hits > MOST_CALLS, "it is told")
+    assert life.hits <= CALLS_A_TRY * (len(life.pauses) + 1), f"{life}: it is tried without pauses"
+    assert is_at_rest(), f"{life}: nobody is told"
     told = life.commits.failure()
     if told is not None and told.reason == "DeletionFails":
         await life.until(life.is_saved, "what cannot be deleted keeps no save")

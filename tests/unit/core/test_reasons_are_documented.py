@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from everstep_operator.cluster.report import condition_notices
-from everstep_operator.core.model import Decision
+from everstep_operator.core.model import Decision, Settings
+from everstep_protocol import codec
 from unit.core import toy_stories
 from unit.core.test_decide import CASES
 
@@ -123,6 +125,13 @@ def test_no_reason_is_documented_that_is_gone() -> None:
 
 def test_what_is_not_counted_is_still_there() -> None:
     assert sorted((KUBERNETES | NEVER_SHOWN) - coded()) == []
+
+
+def test_timers_are_named_with_their_defaults() -> None:
+    defaults = {codec.camel(field.name): field.default for field in dataclasses.fields(Settings)}
+    told = re.findall(r"`([a-z]+[A-Z]\w+)`\s\(([\d.]+)(?: s)?\)", DOCUMENT.read_text())
+    assert told
+    assert [(name, value) for name, value in told if defaults.get(name) != float(value)] == []
 
 
 def decisions() -> Iterator[Decision]:

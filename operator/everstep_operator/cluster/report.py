@@ -27,7 +27,11 @@ _EVENT_SECONDS = 2.0
 _TOLD_COUNT = 3  # writes that fail in a row
 _SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may be back any moment
 _AT_REST = ("Suspended", "Succeeded", "Failed")
-_WAITS = {"Degraded": ("NotEnoughWorkers",), "Ready": ("BackOff",)}  # condition -> reasons that deserve an Event
+# condition -> reasons that deserve an Event: nothing has ended, and a person may have to act
+_WAITS = {
+    "Degraded": ("NotEnoughWorkers", "ApiRefuses", "PodsRemain"),
+    "Ready": ("BackOff", "WorkersSilent", "StoppedWithoutSave", "WaitingForStorage", "NotProgressing"),
+}
 
 
 class NotDue(Exception):

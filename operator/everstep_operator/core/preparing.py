@@ -260,7 +260,7 @@ def _ask_by_turns(seen: Observed, settings: Settings, candidates: Pods) -> tuple
 def _plan(seen: Observed, settings: Settings, spec: JobSpec, members: Pods, answer: PrepareAnswer) -> Outcome:
     """R3: the second write. R12: a fall-back is told."""
     plan = attempts.plan(seen, settings, spec, members, answer)
-    status = attempts.planned(seen, plan, answer)
+    status = attempts.planned(seen, settings, plan, answer)
     message = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
     notices = (Notice("Normal", "AttemptPlanned", message), *refusals.notices(answer))
     return Outcome(phases.of_recovery(seen), "StartingAttempt", message, (WriteStatus(status),), notices=notices)

@@ -218,7 +218,9 @@ def _ask_another_mount(seen: Observed, settings: Settings, candidates: Pods, ans
 
 def _wait_for_launchers(seen: Observed, settings: Settings, candidates: Pods) -> Outcome | None:
     """R32: a container that the kubelet starts again at once is one crash: the next attempt waits a while for it."""
-    absent = tuple(pod for pod in candidates if sights.is_without_launcher(seen, pod))
+    absent = tuple(
+        pod for pod in _worth_waiting_for(seen, settings, candidates) if sights.is_without_launcher(seen, pod)
+    )
     awaited = (*workers.restarting(seen, settings), *absent)
     left = settings.restart_wait - seen.prepare_age_seconds
     if not awaited or left <= 0:
@@ -227,6 +229,16 @@ def _wait_for_launchers(seen: Observed, settings: Settings, candidates: Pods) ->
     message = f"waiting up to {settings.restart_wait:g} s for the trainer container of {names}, which the kubelet starts again"
     actions = (*sights.questions(seen, settings, absent), *pod_actions(seen, settings))
     return Outcome(phases.of_recovery(seen), "RestartingWorkers", message, actions, min(left, SOON))
+
+
+def _worth_waiting_for(seen: Observed, settings: Settings, candidates: Pods) -> Pods:
+    """Survivors of a failure that are enough go on without those that only just come: these join later."""
+    assert seen.spec is not None
+    joined = {row.id for row in seen.status.workers if row.state == "Joined"}
+    survivors = [pod for pod in attempts.choose_members(seen, settings) if pod.worker_id in joined]
+    if len(survivors) < seen.spec.min_workers or pods.current_attempt(seen).cause in UNHURRIED:
+        return candidates
+    return tuple(pod for pod in candidates if pod.worker_id in joined)
 
 
 def _too_few_see(seen: Observed, settings: Settings, spec: JobSpec, candidates: Pods) -> Outcome:

@@ -120,7 +120,7 @@ def _back_off(seen: Observed, settings: Settings) -> Outcome | None:
     if left <= 0 or pods.current_attempt(seen).cause in budget.PLANNED:
         return None
     count = seen.status.budget.attempts_without_commit
-    message = f"{count} attempts in a row ended without a checkpoint in between: the next one waits {wait:g} s"
+    message = f"{count} attempts in a row ended and reported no checkpoint: the next one waits {wait:g} s{attempts.why_again(seen)}"
     return Outcome("Waiting", "BackOff", message, pod_actions(seen, settings), left)
 
 

@@ -12,6 +12,7 @@ from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import Observed, Settings
 
 SAID_SHARE = 0.5  # of a deadline: then it is said that nothing comes. Evaluations and slow steps of minutes are no news
+SAID_SHARE_AGAIN = 0.1  # where the attempt before ended as a hang
 LATELY_SECONDS = 10.0  # who answered within this still answers
 STORAGE_FAILS = ("StorageHangs", "StorageError")  # the storage's own fault; `StorageNotShared` is that of one mount
 NO_USE_TO_WAIT = (
@@ -70,7 +71,8 @@ def waits_for_steps(seen: Observed, settings: Settings) -> str:
         return ""
     what, late, limit = _slowest(seen, settings, answer)
     usual = suspicion.step_limit(answer.training.usual_seconds, settings)
-    if late < max(SAID_SHARE * min(limit, settings.hang_deadline), usual):
+    share = SAID_SHARE_AGAIN if pods.current_attempt(seen).cause == "hang" else SAID_SHARE
+    if late < max(share * min(limit, settings.hang_deadline), usual):
         return ""
     return f"{what}; look at the trainers' output; {_what_comes_of_it(limit)}"
 

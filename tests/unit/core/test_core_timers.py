@@ -289,6 +289,15 @@ def test_r7_that_nothing_comes_is_said_at_half_of_the_deadline_and_healthy_jobs_
     assert said in message
 
 
+def test_r7_after_a_hang_that_nothing_comes_is_said_soon() -> None:
+    status = started_status()
+    assert status.attempt
+    again = replace(status, attempt=replace(status.attempt, cause="hang"))
+    seen = observed(status=again, training_age_seconds=60.0)
+    assert condition(decide(seen, SETTINGS), "Ready")[1] == "NotProgressing"
+    assert condition(decide(replace(seen, training_age_seconds=59.0), SETTINGS), "Ready")[1] == "Training"
+
+
 def test_r7_a_start_may_have_more_time_or_less_than_later_silence() -> None:
     patient = replace(SETTINGS, start_deadline=3600.0)
     assert endings.find(plain(3599.0, 3599.0), patient) is None

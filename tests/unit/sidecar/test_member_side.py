@@ -184,6 +184,22 @@ def test_st18_bytes_are_as_old_as_the_newest_of_any_member() -> None:
     assert membership.bytes_age_seconds({"c": heard["c"]}) is None
 
 
+def test_st10_a_script_lives_as_long_as_any_of_its_pods_does() -> None:
+    """Rank 0 may wait for another one that works for long."""
+
+    def idle(seconds: float | None) -> MemberState:
+        return MemberState(1, "starting", -1, {}, idle_seconds=seconds)
+
+    heard = {"a": Heard(idle(700.0), 0.5), "b": Heard(idle(1.0), 1.0), "c": Heard(idle(None), 0.0)}
+    assert membership.idle_seconds(heard) == 2.0
+    assert membership.idle_seconds({"c": heard["c"]}) is None
+    own = Training(False, -1, 700.0, 0.0, "starting", watched=True)
+    assert training.among(own, 2.0) == replace(own, age_seconds=2.0)
+    assert training.among(own, None) == own
+    steps = Training(True, 5, 700.0, 0.1, "training")
+    assert training.among(steps, 2.0) == steps
+
+
 @pytest.mark.parametrize(("idle", "age"), [(None, 6.0), (2.5, 2.5), (60.0, 6.0)])
 def test_st10_without_the_library_the_last_sign_of_life_counts(idle: float | None, age: float) -> None:
     second = 1_000_000_000

@@ -116,6 +116,25 @@ def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> Non
     _run(test)
 
 
+@pytest.mark.parametrize("name", [auth.HEADER_SENDER, auth.HEADER_NONCE, auth.HEADER_SIGNATURE, auth.HEADER_BODY_SHA256])
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e9".encode()])
+def test_st16_headers_that_are_no_text_are_a_strangers(
+    name: str, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
+        head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot="")
+        headers = {key: text.encode() for key, text in head.headers("another token").items()} | {name: value}
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = [b"%s: %s" % (key.encode(), text) for key, text in headers.items()]
+        writer.write(b"\r\n".join([b"POST /v1/ping HTTP/1.1", b"Host: a", b"Content-Length: 2", *lines, b"", b"{}"]))
+        assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+        await guarded.close()
+
+    _run(test)
+    assert "Traceback" not in caplog.text
+
+
 def test_st16_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         await guarded.close()

@@ -62,6 +62,10 @@ def an_older_copy(root: Path) -> None:
     shutil.rmtree(root / "attempts" / "0003")
 
 
+def a_copy_from_before_the_first_attempt(root: Path) -> None:
+    shutil.rmtree(root / "attempts")
+
+
 def a_torn_fence(root: Path) -> None:
     (root / "attempts" / "0003" / "fence.json").write_text("")
 
@@ -85,6 +89,7 @@ def rewrite_owner(root: Path, **changes: object) -> None:
         (a_later_jobs, "everstep.json"),
         (damaged_owner, "everstep.json"),
         (an_older_copy, "attempts/0003/fence.json"),
+        (a_copy_from_before_the_first_attempt, "attempts/0003/fence.json"),
         (a_torn_fence, "attempts/0003/fence.json"),
         (another_intents_fence, "attempts/0003/fence.json"),
     ],
@@ -155,6 +160,18 @@ def test_r11_a_fence_that_this_client_believes_absent_is_looked_for_again(root: 
         client.read(root / "attempts" / "0004" / "fence.json")
     raise_fence(root, world.make_fence(4))
     assert unseen(root, world.OWNER, attempt=4, files=client) is None
+
+
+@pytest.mark.parametrize("looked_for", ["everstep.json", "attempts/0003/fence.json"])
+def test_r11_what_this_client_saw_absent_before_the_first_attempt_is_looked_for_again(
+    tmp_path: Path, looked_for: str
+) -> None:
+    root, client = tmp_path / "gpt", CachingClient()
+    root.mkdir()
+    with pytest.raises(FileNotFoundError):
+        client.read(root / looked_for)
+    world.begin(root, world.make_plan(3))
+    assert unseen(root, world.OWNER, attempt=3, files=client) is None
 
 
 def test_r5_a_higher_fence_that_comes_during_the_take_refuses(root: Path) -> None:

@@ -182,7 +182,7 @@ def main() -> None:
         is_well = asyncio.run(serve(settings, token))
     except (ValueError, OSError, InvalidDocument) as error:
         sys.stderr.write(f"everstep-sidecar: {error}\n")
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it was, this process must end
         _log.exception("this sidecar failed, it starts anew")
     _leave(0 if is_well else 1)
 

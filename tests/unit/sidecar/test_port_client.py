@@ -116,7 +116,9 @@ def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> Non
     _run(test)
 
 
-@pytest.mark.parametrize("name", [auth.HEADER_SENDER, auth.HEADER_NONCE, auth.HEADER_SIGNATURE, auth.HEADER_BODY_SHA256])
+@pytest.mark.parametrize(
+    "name", [auth.HEADER_SENDER, auth.HEADER_NONCE, auth.HEADER_SIGNATURE, auth.HEADER_BODY_SHA256]
+)
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e9".encode()])
 def test_st16_headers_that_are_no_text_are_a_strangers(
     name: str, value: bytes, caplog: pytest.LogCaptureFixture

@@ -24,6 +24,7 @@ from everstep_protocol.messages import (
 )
 from everstep_protocol.shared_memory import PHASES, Page, Progress
 from everstep_sidecar.agent import Agent
+from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.core import membership, training
 from everstep_sidecar.core.membership import Heard
@@ -157,6 +158,34 @@ def test_st14_a_watch_of_peers_that_fails_ends_the_process(monkeypatch: pytest.M
         return failed.is_set()
 
     assert asyncio.run(scenario())
+
+
+def test_r25_a_connection_that_was_held_long_is_made_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses fall off while connections fail; the watch of a peer that was well for an hour begins anew."""
+    seconds = [0.0, 0.0, 0.0, 3600.0, 0.0]
+    now, pauses, done = [0.0], [], asyncio.Event()
+
+    async def hold(peer: Peer) -> None:
+        now[0] += seconds[len(pauses)]
+
+    async def pause(backoff: Backoff) -> None:
+        pauses.append(backoff.take())
+        if len(pauses) == len(seconds):
+            done.set()
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        peers = Peers(source_ip="127.0.0.3", port=1, on_change=lambda *_: None, on_failure=done.set)
+        monkeypatch.setattr(peers, "_hold", hold)
+        monkeypatch.setattr(Backoff, "pause", pause)
+        monkeypatch.setattr("everstep_sidecar.peers.time", SimpleNamespace(monotonic=lambda: now[0]))
+        peers.watch(frozenset({Peer("u", "127.0.0.2")}))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await done.wait()
+        await peers.close()
+
+    asyncio.run(scenario())
+    assert [round(one / 1.25, 1) <= 0.5 for one in pauses] == [True, False, False, True, False]
 
 
 class FullScratch(Scratch):

@@ -92,6 +92,8 @@ class Agent:
     async def _see_heard(self, attempt: int) -> None:
         try:
             await self.see(attempt)
+        except OSError as error:  # the scratch disk; peers and the operator say it again
+            _log.warning("attempt %d exists and cannot be noted on this pod's own disk: %s", attempt, error)
         finally:
             self._announcing = 0
 

@@ -187,28 +187,26 @@ class Commits:
     async def _make(self, step: int) -> None:
         while self._book.save(step).state == "making":
             try:
-                await self._pod.storage(temporary.open_temporary, self._plan.attempt, step)
+                found = await self._stored.find_unlisted(self._plan, step)
+                if found is None:
+                    await self._pod.storage(temporary.open_temporary, self._plan.attempt, step)
             except temporary.Fenced:
                 await self._fenced(step)
             except OSError as error:
                 folder = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
-                self._failures.note(
-                    self._pod.uid,
-                    failures.word_of(error),
-                    f"cannot make {folder}: {failures.words_of(error)}",
-                    is_own=True,
-                )
+                what = f"cannot make {folder}: {failures.words_of(error)}"
+                self._failures.note(self._pod.uid, failures.word_of(error), what, is_own=True)
                 await self._backoff(step).pause()
             else:
-                self._made(step)
+                self._made(step) if found is None else self._committed(step, found)
 
     def _made(self, step: int) -> None:
         if self._book.save(step).state == "making":
             self._book, effect = saves.made(self._book, step)
             self._act(effect, step)
             self._pod.changes.stir()
-        else:  # dropped meanwhile
-            self._remove_dropped(step)
+        else:  # settled meanwhile
+            self._remove_settled(step)
 
     async def _commit(self, step: int) -> None:
         ready = await asyncio.to_thread(snapshots.find_ready, self._pod.settings.memory, self._plan.attempt, step, 0)
@@ -282,7 +280,7 @@ class Commits:
     def _drop(self, step: int, why: str) -> None:
         """This save is given up for ever; what is on storage of it goes, too."""
         self._settle_dropped(step, why)
-        self._remove_dropped(step)
+        self._remove_settled(step)
 
     def _settle_dropped(self, step: int, why: str) -> None:
         _log.warning("the save is given up: %s", why, extra={"step": step})
@@ -291,10 +289,10 @@ class Commits:
         self._book = saves.dropped(self._book, step, why)
         self._pod.changes.bump()
 
-    def _remove_dropped(self, step: int) -> None:
+    def _remove_settled(self, step: int) -> None:
         path = temporary.temporary_path(self._pod.settings.job_storage, self._plan.attempt, step)
         delete = partial(self._pod.storage, temporary.discard, self._plan.attempt, step)
-        self._deletions.begin(path.name, path, delete, is_wanted=lambda: self._book.save(step).state == "dropped")
+        self._deletions.begin(path.name, path, delete, is_wanted=lambda: self._book.save(step).state in saves.FINISHED)
 
     def _backoff(self, step: int) -> Backoff:
         return self._backoffs.setdefault(step, Backoff(FIRST_BACKOFF_SECONDS, LARGEST_BACKOFF_SECONDS))

@@ -62,14 +62,14 @@ class Coordinator:
         self._roll = rolls.Roll(frozenset(member.uid for member in plan.members))
         self._over_at = time.monotonic()
         self._reports: list[Report] = []
-        self._words = MemberWords(plan)
+        self.words = MemberWords(plan)
         self._recovered = False
         self._tasks = Tasks(pod.on_failure)
         self._stopping: asyncio.Task[None] | None = None
         self._rounds: StopRounds | None = None
         self._finishing = False
         self.finished = False
-        self.commits = Commits(pod, plan, on_higher=on_higher, heard=self._words.heard)
+        self.commits = Commits(pod, plan, on_higher=on_higher, heard=self.words.heard)
 
     @property
     def over(self) -> Over | None:
@@ -95,9 +95,9 @@ class Coordinator:
 
     async def hello(self, uid: str, hello: Hello, seconds: float | None = None) -> HelloAnswer | None:
         """R7: held until go or over; None: `seconds` are over and others are missing."""
-        self._words.hear(uid)
+        self.words.hear(uid)
         if not self._recovered:
-            self._words.held.add(uid)
+            self.words.held.add(uid)
             self._pod.changes.bump()
         if not await self._pod.changes.wait(lambda: self._recovered, seconds):
             return None
@@ -112,7 +112,7 @@ class Coordinator:
 
     def exited(self, uid: str, exited: Exited) -> Ack:
         """R32: a member's first bad end. The first report starts a short collection, then the cause is chosen."""
-        self._words.hear(uid)
+        self.words.hear(uid)
         if all(report.uid != uid for report in self._reports):
             self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
             if len(self._reports) == 1:
@@ -122,11 +122,11 @@ class Coordinator:
 
     def state(self, uid: str, state: MemberState) -> Ack:
         """What a member says of itself."""
-        if self._words.note(uid, state):
+        if self.words.note(uid, state):
             self._pod.changes.bump()
         self.commits.note_step(state.step)
-        if not self._finishing and self.over is None and self._words.all_are("finished"):
-            self._conclude(self._words.finished_step())
+        if not self._finishing and self.over is None and self.words.all_are("finished"):
+            self._conclude(self.words.finished_step())
         return self._pod.ack(finished=self.finished)
 
     def leave(self, deadline_seconds: float) -> Ack:
@@ -140,20 +140,16 @@ class Coordinator:
 
     def hear(self, uid: str) -> None:
         """A member said something."""
-        self._words.hear(uid)
+        self.words.hear(uid)
 
     def failing(self, unsaved: Trouble | None) -> Trouble | None:
         """R16: why nothing is saved at present, by what trainers say too (`unsaved`), or why a save-and-stop does not end."""
         stop = self._rounds.trouble() if self._rounds and self.over is None else None
         return self.commits.failure(unsaved or stop)
 
-    def bytes_age_seconds(self) -> float | None:
-        """Since bytes of a save last reached the storage from any member; None: nobody saves."""
-        return self._words.bytes_age_seconds()
-
     def members(self) -> tuple[MemberSummary, ...]:
         """One line a member."""
-        return self._words.summaries(frozenset(self._roll.nonces), gone=self._roll.gone)
+        return self.words.summaries(frozenset(self._roll.nonces), gone=self._roll.gone)
 
     def end(self, over: Over) -> None:
         """The attempt is over; the first cause stays."""
@@ -194,7 +190,7 @@ class Coordinator:
             if goes_on:
                 self._resume_stop()
         self._recovered = True
-        self._words.held.clear()
+        self.words.held.clear()
         self._pod.changes.bump()
 
     def _resume_stop(self) -> None:
@@ -279,7 +275,7 @@ class Coordinator:
             newest=self._newest_step,
             is_committed=self.commits.is_committed,
             why_dropped=self.commits.why_dropped,
-            is_stalled=self._words.is_stopped_and_stalled,
+            is_stalled=self.words.is_stopped_and_stalled,
             end=self.end,
         )
         self._rounds = StopRounds(self._pod, self._plan, ways)
@@ -287,7 +283,7 @@ class Coordinator:
 
     def _newest_step(self) -> int:
         """Where no step is reported yet, the ranks stand at the resume's."""
-        return max(self._plan.resume.step, self._own_step(), self._words.newest_step())
+        return max(self._plan.resume.step, self._own_step(), self.words.newest_step())
 
     async def _insist(self, function: Callable[..., Any], *args: Any) -> Any:
         """A call into the storage, repeated until it answers; meanwhile the pod's `storage` trouble says that it does not."""

@@ -8,6 +8,7 @@ on which nothing was ever sent; the kernels of peers watch this host over those 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import resource
@@ -45,8 +46,18 @@ class PlanAddresses:
         """Now."""
         plan = self._plan()
         if plan is not None and plan is not self._newest:
-            self._newest, self._addresses = plan, frozenset(member.ip for member in plan.members)
-        return address in self._addresses
+            self._newest, self._addresses = plan, frozenset(_one_spelling(member.ip) for member in plan.members)
+        return _one_spelling(address) in self._addresses
+
+
+def _one_spelling(address: str) -> str:
+    """IPv6 knows several; and one for IPv4, too."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return str(mapped or parsed)
 
 
 class GuardedPort:

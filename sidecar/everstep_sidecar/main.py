@@ -173,6 +173,7 @@ async def serve(settings: Settings, token: str) -> bool:
 
 def main() -> None:
     """The entry point. What is wrong with the pod is said in one line, without a traceback."""
+    is_well = False
     try:
         settings = parse_settings(os.environ)
         token = settings.token_file.read_text().strip()
@@ -180,7 +181,9 @@ def main() -> None:
             raise ValueError(f"{settings.token_file} is empty: the job's token is missing")
         is_well = asyncio.run(serve(settings, token))
     except (ValueError, OSError, InvalidDocument) as error:
-        sys.exit(f"everstep-sidecar: {error}")
+        sys.stderr.write(f"everstep-sidecar: {error}\n")
+    except Exception:  # noqa: BLE001 - whatever it was, this process must end
+        _log.exception("this sidecar failed, it starts anew")
     _leave(0 if is_well else 1)
 
 

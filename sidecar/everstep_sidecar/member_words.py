@@ -52,6 +52,10 @@ class MemberWords:
         """Since bytes of a save last reached the storage from any member; None: nobody saves."""
         return membership.bytes_age_seconds(self.heard())
 
+    def idle_seconds(self) -> float | None:
+        """Since the last sign of life of any member's trainers, where they report no steps; None: not known."""
+        return membership.idle_seconds(self.heard())
+
     def is_stopped_and_stalled(self) -> bool:
         """Whether all ranks have stopped, and no bytes of a save get on."""
         age_seconds = self.bytes_age_seconds()

@@ -23,6 +23,7 @@ COUNT = 2
 CONNECT_SECONDS = 2.0
 FIRST_RETRY_SECONDS = 0.5
 LARGEST_RETRY_SECONDS = 2.0  # so long, a peer that is back still counts as lost
+HELD_SECONDS = 5.0  # a connection that was held longer, though it ended: the next one is tried soon
 # The host, or the way to it, did not answer. Refused and reset are answers: the host lives.
 SILENCE = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN})
 
@@ -67,10 +68,13 @@ class Peers:
     async def _keep(self, peer: Peer) -> None:
         backoff = Backoff(FIRST_RETRY_SECONDS, LARGEST_RETRY_SECONDS)
         while True:
+            began = time.monotonic()
             try:
                 await self._hold(peer)
             except (OSError, TimeoutError) as error:
                 self._note(peer.uid, is_silence(error))
+            if time.monotonic() - began > HELD_SECONDS:
+                backoff.reset()
             await backoff.pause()
 
     async def _hold(self, peer: Peer) -> None:

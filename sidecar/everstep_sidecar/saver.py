@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
 from dataclasses import dataclass
@@ -25,10 +26,15 @@ from everstep_sidecar.store import failures, temporary
 LOOK_SECONDS = 0.5  # how often to look where no nudge came
 AGAIN_SECONDS = 0.2  # after something was settled
 LARGEST_BACKOFF_SECONDS = 30.0
-LOOKS_PAST_CACHES = 2  # in a row: then the directory is not there, and no cache hides it
+LOOKS_PAST_CACHES = 2  # in a row: then it is the mount, neither a cache nor a directory that was made anew meanwhile
 _log = logging.getLogger(__name__)
 
-Written = Literal["written", "unseen", "failed"]
+# `failed`: the coordinator knows why. `unseen`: this mount does not show the directory; `gone`: it does, and denies what is in it.
+Written = Literal["written", "unseen", "gone", "failed"]
+MISSED = {
+    "unseen": (temporary.NOT_SHARED, "its directory is not seen here"),
+    "gone": (errno.errorcode[errno.ENOENT], "its directory is seen here, but what is written there is not"),
+}
 
 
 @dataclass(frozen=True)
@@ -149,13 +155,12 @@ class Saver:
             answer = await self._ask(snapshot, "ready")
             if answer == "write":
                 written = await self._write(snapshot)
-                looks = looks + 1 if written == "unseen" else 0
+                looks = looks + 1 if written in MISSED else 0
                 if written == "written":
                     answer = await self._wait_for_commit(snapshot)
                 elif looks >= LOOKS_PAST_CACHES:
-                    answer = await self._failed(
-                        snapshot, temporary.NOT_SHARED, temporary.Fenced("its directory is not seen here")
-                    )
+                    reason, what = MISSED[written]
+                    answer = await self._failed(snapshot, reason, temporary.Fenced(what))
             if answer in ("committed", "drop"):
                 break
             await backoff.pause()
@@ -175,7 +180,7 @@ class Saver:
         return all((snapshot.folder / storage.ready_name(ready.rank)).exists() for ready in snapshot.ready)
 
     async def _write(self, snapshot: Snapshot) -> Written:
-        """Copy, checksum, fsync each rank's files. `failed`: the coordinator knows why; `unseen`: this mount does not show the directory."""
+        """Copy, checksum, fsync each rank's files."""
         began = time.monotonic()
         try:
             records = await self._write_ranks(snapshot)
@@ -199,7 +204,7 @@ class Saver:
         except OSError as error:
             await self._failed(snapshot, failures.word_of(error), error)
             return "failed"
-        return "failed" if is_seen else "unseen"
+        return "gone" if is_seen else "unseen"
 
     async def _write_ranks(self, snapshot: Snapshot) -> list[RankRecord]:
         """Raises the first failure when no rank's copy is under way any more: what follows may take the directory away."""

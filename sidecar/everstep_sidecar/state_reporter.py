@@ -100,6 +100,7 @@ class StateReporter:
             self._run.trouble,
             self._run.bytes_age_seconds,
             self._run.finished_step if state == "finished" else -1,
+            training.age_seconds if training.watched else None,
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from everstep_protocol.messages import FORMAT, SidecarStatus, Training, Trouble
 
 from everstep_sidecar.agent import Agent
+from everstep_sidecar.core.training import among
 from everstep_sidecar.loop_watch import LoopWatch
 from everstep_sidecar.pod import Pod
 
@@ -41,7 +42,7 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         gone=coordinator.gone if coordinator else False,
         finished=coordinator.finished if coordinator else False,
         late_seconds=watch.late_seconds(),
-        training=run.training() if run else NOTHING,
+        training=among(run.training(), coordinator.words.idle_seconds() if coordinator else None) if run else NOTHING,
         members=coordinator.members() if coordinator else (),
         lost_peers=pod.peers.lost(),
         over=coordinator.over if coordinator else None,
@@ -51,7 +52,7 @@ def build_status(pod: Pod, agent: Agent, watch: LoopWatch) -> SidecarStatus:
         num_skipped_saves=run.num_skipped_saves() if run else 0,
         num_failed_saves=run.num_failed_saves() if run else 0,
         storage=pod.calls.trouble(),
-        bytes_age_seconds=coordinator.bytes_age_seconds() if coordinator else None,
+        bytes_age_seconds=coordinator.words.bytes_age_seconds() if coordinator else None,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from everstep_sidecar.troubles import mark
 T = TypeVar("T")
 NUM_THREADS = 64  # calls that hang must not starve those that do not
 HANG_SECONDS = 2.0  # a step that took longer is said to hang; nothing but words follows from it
-RECENT_SECONDS = 45.0  # an older failure that nobody tried again says nothing: longer than any pause between tries
+RECENT_SECONDS = 90.0  # an older failure that nobody tried again says nothing: longer than any pause between tries
 LOOK_SECONDS = 0.25
 
 
@@ -76,8 +76,9 @@ class StorageCalls:
             result = run_watched(steps, function, self._root, *args, **kwargs)
         except OSError as error:
             now = time.monotonic()
-            known = self._failed.get(name, Failed(error, now, now))
-            self._failed[name] = replace(known, error=error, last=now)
+            known = self._failed.get(name)
+            since = known.since if known is not None and now - known.last < RECENT_SECONDS else now
+            self._failed[name] = Failed(error, since, now)
             raise
         self._failed.pop(name, None)
         return result

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from everstep_protocol.messages import CheckpointInfo
+from everstep_protocol.plan import Plan
 
 from everstep_sidecar.deletions import Deletions
 from everstep_sidecar.pod import Pod
-from everstep_sidecar.store import listing, owner, retention
+from everstep_sidecar.store import commit, listing, owner, retention
 
 MOST_DELETED = 200  # ids that are told as gone
 MOST_TOLD = 1000  # checkpoints, the newest: where nothing can be deleted an answer must still fit
@@ -48,6 +49,10 @@ class Stored:
         if self.newest is not None:
             self._pod.metrics.newest(self.newest.step, listing.unix_time(self.newest.committed_at))
         return found
+
+    async def find_unlisted(self, plan: Plan, step: int) -> CheckpointInfo | None:
+        """R14: what an earlier process of this pod has made of a save, while the storage is not listed yet. Raises OSError."""
+        return None if self.is_known else await self._pod.storage(commit.find, plan, step)
 
     def committed(self, info: CheckpointInfo) -> None:
         """One more."""

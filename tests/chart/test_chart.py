@@ -282,6 +282,13 @@ def test_the_chart_has_every_timer_and_its_default(render: Render) -> None:
     assert not [name for name in environment_of(render()) if name.startswith(TIMER_PREFIX)]
 
 
+def test_the_readme_has_every_timer_and_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", (CHART / "README.md").read_text(), re.MULTILINE)
+    assert {name: float(value) for name, value in rows} == {
+        codec.camel(name): default for name, default in TIMERS.items()
+    }
+
+
 def timers_in_schema() -> set[str]:
     schema = json.loads((CHART / "values.schema.json").read_text())
     return set(schema["properties"]["timers"]["properties"])

@@ -55,8 +55,8 @@ def kill_a_launcher(job: Job) -> None:
 
 def refuse_a_deletion(job: Job) -> None:
     """R13: one old checkpoint that cannot be deleted keeps neither saves nor other deletions back, and is named."""
-    job.wait_until("three checkpoints", lambda: len(job.complete_steps()) >= 3)
-    old = sorted(job.complete_steps())
+    kept = int(job.plan()["resume"]["step"])  # what the attempt began from is deleted by nobody
+    old = sorted(job.wait_until("three checkpoints of its own", lambda: own_steps(job, kept)))
     stuck = job.folder / storage.step_name(old[0])
     inode = stuck.stat().st_ino
     attempt = job.attempt()
@@ -70,6 +70,12 @@ def refuse_a_deletion(job: Job) -> None:
     job.wait_until("it is deleted", lambda: not called & {path.name for path in job.folder.iterdir()}, hang_seconds=120)
     job.wait_until("nothing is told any more", lambda: "DeletionFails" not in job.reasons(), hang_seconds=60)
     assert job.attempt() == attempt
+
+
+def own_steps(job: Job, kept: int) -> set[int] | None:
+    """The complete steps after that which the attempt began from, once there are three."""
+    steps = {step for step in job.complete_steps() if step > kept}
+    return steps if len(steps) >= 3 else None
 
 
 def names_of(folder: Path, inode: int) -> list[str]:

@@ -112,7 +112,7 @@ def sign_answer(token: str, *, nonce: str, status: int, responder: str, body: by
 
 def verify(expected: str, given: str | None) -> bool:
     """Compare two signatures in constant time."""
-    return given is not None and hmac.compare_digest(expected.encode(), given.encode())
+    return given is not None and hmac.compare_digest(_raw(expected), _raw(given))
 
 
 class Boots:
@@ -139,6 +139,11 @@ class Boots:
 def _sign(token: str, *parts: str | bytes) -> str:
     digest = hmac.new(token.encode(), digestmod=hashlib.sha256)
     for part in parts:
-        raw = part.encode() if isinstance(part, str) else part
+        raw = _raw(part) if isinstance(part, str) else part
         digest.update(len(raw).to_bytes(8, "big") + raw)
     return digest.hexdigest()
+
+
+def _raw(text: str) -> bytes:
+    """As it came: strangers' headers may hold anything, and HTTP servers pass on what is no UTF-8 in this way."""
+    return text.encode(errors="surrogateescape")

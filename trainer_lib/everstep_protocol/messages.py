@@ -231,6 +231,7 @@ class MemberState:
         None  # since bytes of a save last reached the storage from here; None: nothing is being saved
     )
     finished_step: int = -1  # state `finished`: the step whose checkpoint must be on storage (R31); -1: none was saved
+    idle_seconds: float | None = None  # without the library: since its trainers' last sign of life; None: not known
 
 
 @dataclass(frozen=True)
@@ -281,7 +282,8 @@ class Training:
 
     library: bool  # they report steps; False: the script never made an everstep.Checkpointer
     step: int  # newest finished step, -1: none yet
-    # since it finished, or since the trainers' start; without the library: since they last used CPU time or printed something
+    # since it finished, or since the trainers' start; without the library: since they last used CPU time or printed something, in the
+    # coordinator's answer those of any member
     age_seconds: float
     usual_seconds: float  # a step's usual time, 0: not known
     phase: Literal["none", "starting", "loading", "training", "saving", "stopped", "finished"]

@@ -113,14 +113,14 @@ class Rate:
         """One begins now."""
         self._starts.append(self._clock.now())
 
-    def seconds_left(self) -> float:
-        """Until one may begin, 0: now."""
-        now = self._clock.now()
+    def seconds_left(self, spare: int = 0) -> float:
+        """Until one may begin, 0: now. `spare`: how many of a second's starts are left to others that matter more."""
+        now, most = self._clock.now(), self._most - spare
         recent = [at for at in self._starts if now - at < 1.0]
-        if len(recent) < self._free:
+        if len(recent) < min(self._free, most):
             return 0.0
         spread = recent[-1] + 1.0 / (self._most - 1) if self._free < self._most else now
-        oldest = recent[0] + 1.0 if len(recent) == self._most else now
+        oldest = recent[-most] + 1.0 if len(recent) >= most else now
         return max(0.0, spread - now, oldest - now)
 
     async def wait(self) -> None:

@@ -55,7 +55,9 @@ class Errands:
         self._job_uid = job_uid
         self._tries = tries
         self._prepared: dict[Intent, Prepared] = {}
-        self._failed: list[tuple[Intent, str]] = []  # (number and intent, pod UID), oldest first
+        self._failed: list[
+            tuple[Intent, str]
+        ] = []  # (number and intent, pod UID): no answer, or none of use, oldest first
         self._sights: dict[Intent, dict[str, tuple[Sight, float]]] = {}
         self._announced: set[tuple[int, str]] = set()  # (attempt, pod UID), with the plan
         self._stops: dict[int, Stop] = {}  # by attempt
@@ -73,7 +75,9 @@ class Errands:
                 self._failed = [*self._others_that_failed(intent, action.uid), (intent, action.uid)]
                 raise
             self._failed = self._others_that_failed(intent, action.uid)
-            self._take(intent, Prepared(answer, action.uid, time.monotonic()))
+            is_taken = self._take(intent, Prepared(answer, action.uid, time.monotonic()))
+            if not is_taken or answer.outcome == "wait":  # of no use: its turn comes after all others'
+                self._failed.append((intent, action.uid))
 
         self._tries.start(("prepare", *intent, action.uid), run)
 
@@ -128,7 +132,7 @@ class Errands:
         return self._prepared.get((attempt, intent_id))
 
     def failed(self, attempt: int, intent_id: str) -> tuple[str, ...]:
-        """UIDs of pods that did not answer it, oldest first."""
+        """UIDs of pods that did not answer it, or with nothing of use, oldest first."""
         return tuple(uid for intent, uid in self._failed if intent == (attempt, intent_id))
 
     def sights(self, attempt: int, intent_id: str) -> dict[str, tuple[Sight, float]]:
@@ -155,16 +159,17 @@ class Errands:
             if intent[0] >= attempt
         }
 
-    def _take(self, intent: Intent, found: Prepared) -> None:
-        """R4: kept by number and intent, whoever gave it; what settles the question is not replaced by less of another pod."""
+    def _take(self, intent: Intent, found: Prepared) -> bool:
+        """R4: kept by number and intent, whoever gave it; what settles the question is not replaced by less of another pod: False."""
         before = self._prepared.get(intent)
         if before is not None and before.by != found.by and _weight(before) > _weight(found):
-            return
+            return False
         if before is not None:
             message = stable_text(before.answer.message, found.answer.message)
             found = replace(found, answer=replace(found.answer, message=message))
         self._prepared[intent] = found
         self._see(intent, found.answer.sights)
+        return True
 
     def _others_that_failed(self, intent: Intent, uid: str) -> list[tuple[Intent, str]]:
         return [item for item in self._failed if item != (intent, uid)]

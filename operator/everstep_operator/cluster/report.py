@@ -24,10 +24,15 @@ _log = logging.getLogger(__name__)
 _EVENT_LIMIT = 1024  # what the API server admits
 _COMPONENT = "everstep-operator"
 _EVENT_SECONDS = 2.0
+_SPARE_WRITES = 2  # of the five a second: a whole recovery, with its sentences, may come within one
 _TOLD_COUNT = 3  # writes that fail in a row
 _SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may be back any moment
 _AT_REST = ("Suspended", "Succeeded", "Failed")
-_WAITS = {"Degraded": ("NotEnoughWorkers",), "Ready": ("BackOff",)}  # condition -> reasons that deserve an Event
+# condition -> reasons that deserve an Event: nothing has ended, and a person may have to act
+_WAITS = {
+    "Degraded": ("NotEnoughWorkers", "ApiRefuses", "PodsRemain"),
+    "Ready": ("BackOff", "WorkersSilent", "StoppedWithoutSave", "WaitingForStorage", "NotProgressing"),
+}
 
 
 class NotDue(Exception):
@@ -44,7 +49,7 @@ async def write_status(
     patch = build_patch(body, seen, decision, status)
     if not patch:
         return False
-    if seconds_to_write(room) > 0:
+    if seconds_to_write(room, is_decision=status != seen.status) > 0:
         raise NotDue
     changes = condition_notices((body.get("status") or {}).get("conditions") or [], decision)
     answer = await _patch_status(cluster, room, body["metadata"]["resourceVersion"], patch)
@@ -59,9 +64,10 @@ async def write_status(
     return True
 
 
-def seconds_to_write(room: JobRoom) -> float:
-    """Until status may be written, 0: now."""
-    return max(room.writing.seconds_left(), room.write_rate.seconds_left())
+def seconds_to_write(room: JobRoom, *, is_decision: bool = True) -> float:
+    """Until status may be written, 0: now. What only tells people leaves room for what decides: a recovery waits for no sentence."""
+    spare = 0 if is_decision else _SPARE_WRITES
+    return max(room.writing.seconds_left(), room.write_rate.seconds_left(spare))
 
 
 async def _patch_status(cluster: Cluster, room: JobRoom, version: str, patch: Raw) -> Raw:

@@ -11,6 +11,7 @@ from everstep_protocol.plan import FORMAT, Cause, Coordinator, Member, Plan, sea
 from everstep_operator.core import budget, clock, coordinators, history, pods, retention, sights, workers
 from everstep_operator.core.model import (
     AttemptStatus,
+    Budget,
     CheckpointStatus,
     JobSpec,
     JobStatus,
@@ -22,6 +23,9 @@ from everstep_operator.core.model import (
 )
 
 NOT_A_RESTART: frozenset[Cause] = frozenset({"start", "resume"})
+NEVER_STARTED: frozenset[Cause] = frozenset(
+    {"not-delivered", "storage"}
+)  # so ended, as far as we heard, the one before
 LONGEST_LINEAGE = 50
 
 
@@ -182,11 +186,10 @@ def _pruned(answer: PrepareAnswer) -> Lineage:
     return prune(answer.lineage, left)[-LONGEST_LINEAGE:]
 
 
-def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
+def planned(seen: Observed, settings: Settings, plan: Plan, answer: PrepareAnswer) -> JobStatus:
     """R3: the status with `Planned`. What prepare found on storage is written with it: a commit may never have been reported."""
     status = seen.status
     joined = {member.id: member.node for member in plan.members}
-    committed = any(info.attempt == status.last_attempt for info in answer.checkpoints) and status.last_attempt > 0
     status = replace(
         status,
         attempt=replace(pods.current_attempt(seen), state="Planned", plan=plan, fenced_by=answer.raised_by),
@@ -194,13 +197,22 @@ def planned(seen: Observed, plan: Plan, answer: PrepareAnswer) -> JobStatus:
         lineage=plan.lineage,
         last_attempt=plan.attempt,
         checkpoints=_at_plan(seen, plan, answer),
-        budget=budget.committed(status.budget) if committed else status.budget,
+        budget=_budget_at_plan(seen, settings, answer),
     )
     if resume_asked(seen) is not None:
         status = replace(
             status, honoured_resume_generation=seen.generation, honoured_resume_from=resume_asked(seen) or ""
         )
     return replace(history.planned(status, plan, now=seen.now), step=plan.resume.step)
+
+
+def _budget_at_plan(seen: Observed, settings: Settings, answer: PrepareAnswer) -> Budget:
+    """R32: a commit of the last attempt may never have been reported: it is progress all the same."""
+    last, spent = seen.status.last_attempt, seen.status.budget
+    if last <= 0 or all(info.attempt != last for info in answer.checkpoints):
+        return spent
+    was_heard = pods.current_attempt(seen).cause not in NEVER_STARTED
+    return budget.committed(spent) if was_heard else budget.committed_unheard(spent, settings)
 
 
 def _at_plan(seen: Observed, plan: Plan, answer: PrepareAnswer) -> CheckpointStatus:

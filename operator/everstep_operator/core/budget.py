@@ -46,6 +46,15 @@ def committed(budget: Budget) -> Budget:
     return replace(budget, without_progress=0, attempts_without_commit=0)
 
 
+def committed_unheard(budget: Budget, settings: Settings) -> Budget:
+    """Storage has a commit of an attempt that never started as far as we know: progress, so the job does not fail.
+
+    But whatever kept its start from us may keep the next one's, too: restarts go on to back off.
+    """
+    most = settings.max_attempts_without_commit - 2
+    return replace(budget, without_progress=0, attempts_without_commit=min(budget.attempts_without_commit, most))
+
+
 def stop(budget: Budget, *, now: float, policy: RestartPolicy, settings: Settings) -> Stop | None:
     """R32: crashes in the window *exceed* the limit; too many crash attempts, or attempts of any cause, without a commit."""
     recent = [crash for crash in budget.crashes if now - clock.since_epoch(crash.at) <= policy.window_seconds]

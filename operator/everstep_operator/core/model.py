@@ -313,7 +313,7 @@ class Observed:
     prepare: PrepareAnswer | None  # answer for the current number and intent
     prepare_failed: tuple[
         str, ...
-    ]  # UIDs of pods that did not answer this number and intent, oldest first: ask another one
+    ]  # UIDs of pods that did not answer this number and intent, or with nothing of use (`wait`), oldest first: ask another one
     attempt_age_seconds: float  # since we saw the attempt enter its present state
     go_age_seconds: float  # since we saw go; 0 before
     leave_age_seconds: (

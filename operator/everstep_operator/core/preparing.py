@@ -120,7 +120,7 @@ def _back_off(seen: Observed, settings: Settings) -> Outcome | None:
     if left <= 0 or pods.current_attempt(seen).cause in budget.PLANNED:
         return None
     count = seen.status.budget.attempts_without_commit
-    message = f"{count} attempts in a row ended without a checkpoint in between: the next one waits {wait:g} s"
+    message = f"{count} attempts in a row ended and reported no checkpoint: the next one waits {wait:g} s{attempts.why_again(seen)}"
     return Outcome("Waiting", "BackOff", message, pod_actions(seen, settings), left)
 
 
@@ -218,7 +218,9 @@ def _ask_another_mount(seen: Observed, settings: Settings, candidates: Pods, ans
 
 def _wait_for_launchers(seen: Observed, settings: Settings, candidates: Pods) -> Outcome | None:
     """R32: a container that the kubelet starts again at once is one crash: the next attempt waits a while for it."""
-    absent = tuple(pod for pod in candidates if sights.is_without_launcher(seen, pod))
+    absent = tuple(
+        pod for pod in _worth_waiting_for(seen, settings, candidates) if sights.is_without_launcher(seen, pod)
+    )
     awaited = (*workers.restarting(seen, settings), *absent)
     left = settings.restart_wait - seen.prepare_age_seconds
     if not awaited or left <= 0:
@@ -227,6 +229,16 @@ def _wait_for_launchers(seen: Observed, settings: Settings, candidates: Pods) ->
     message = f"waiting up to {settings.restart_wait:g} s for the trainer container of {names}, which the kubelet starts again"
     actions = (*sights.questions(seen, settings, absent), *pod_actions(seen, settings))
     return Outcome(phases.of_recovery(seen), "RestartingWorkers", message, actions, min(left, SOON))
+
+
+def _worth_waiting_for(seen: Observed, settings: Settings, candidates: Pods) -> Pods:
+    """Survivors of a failure that are enough go on without those that only just come: these join later."""
+    assert seen.spec is not None
+    joined = {row.id for row in seen.status.workers if row.state == "Joined"}
+    survivors = [pod for pod in attempts.choose_members(seen, settings) if pod.worker_id in joined]
+    if len(survivors) < seen.spec.min_workers or pods.current_attempt(seen).cause in UNHURRIED:
+        return candidates
+    return tuple(pod for pod in candidates if pod.worker_id in joined)
 
 
 def _too_few_see(seen: Observed, settings: Settings, spec: JobSpec, candidates: Pods) -> Outcome:
@@ -260,7 +272,7 @@ def _ask_by_turns(seen: Observed, settings: Settings, candidates: Pods) -> tuple
 def _plan(seen: Observed, settings: Settings, spec: JobSpec, members: Pods, answer: PrepareAnswer) -> Outcome:
     """R3: the second write. R12: a fall-back is told."""
     plan = attempts.plan(seen, settings, spec, members, answer)
-    status = attempts.planned(seen, plan, answer)
+    status = attempts.planned(seen, settings, plan, answer)
     message = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
     notices = (Notice("Normal", "AttemptPlanned", message), *refusals.notices(answer))
     return Outcome(phases.of_recovery(seen), "StartingAttempt", message, (WriteStatus(status),), notices=notices)

@@ -147,14 +147,22 @@ def do_our_probes_fail(seen: Observed, settings: Settings, uid: str, node: str) 
 def _trusts_own_probes(seen: Observed, settings: Settings, node: NodeView | None) -> bool:
     """R26: we reached somebody on another node; or nobody else is there to reach, and the API server itself gave up this node.
 
-    The second needs that it is not most of the cluster: then the fault is rather the control plane's or ours.
+    The second needs that it is not most of the cluster: then the fault is rather the control plane's or ours. A job of one worker
+    may be the only one: that its kubelet is silent too, which we have from the API server, is enough.
     """
     if has_doubts(seen, settings):
         return False
     if seen.doubt.saw_other_node:
         return True
+    if _is_alone(seen) and node is not None and pods.is_kubelet_silent(seen, node):
+        return True
     unreachable = sum(other.unreachable for other in seen.nodes.values())
     return node is not None and node.unreachable and unreachable <= max(1, len(seen.nodes) // 3)
+
+
+def _is_alone(seen: Observed) -> bool:
+    attempt = seen.status.attempt
+    return attempt is not None and attempt.plan is not None and len(attempt.plan.members) == 1
 
 
 def is_training_silent(seen: Observed, settings: Settings) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from everstep_protocol.messages import MemberSummary, SidecarStatus
 from everstep_protocol.plan import Member
 
@@ -9,7 +11,8 @@ from everstep_operator.core import pods, suspicion
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import Observed, Settings
 
-STALLED_SECONDS = 60.0  # no step, or no sign of life, for so long is said
+SAID_SHARE = 0.5  # of a deadline: then it is said that nothing comes. Evaluations and slow steps of minutes are no news
+SAID_SHARE_AGAIN = 0.1  # where the attempt before ended as a hang
 LATELY_SECONDS = 10.0  # who answered within this still answers
 STORAGE_FAILS = ("StorageHangs", "StorageError")  # the storage's own fault; `StorageNotShared` is that of one mount
 NO_USE_TO_WAIT = (
@@ -18,10 +21,6 @@ NO_USE_TO_WAIT = (
     "DeletionFails",
 )  # of `failing`: a storage that comes back does not mend it
 AT_REST = ("stopped", "finished")  # phases in which trainers wait for their last save
-_ENDLESS = {
-    "stopped": "the trainers stopped for a save that was not committed",
-    "finished": "some trainers finished and the attempt did not end",
-}
 
 
 def find(seen: Observed, settings: Settings) -> Ending | None:
@@ -72,9 +71,14 @@ def waits_for_steps(seen: Observed, settings: Settings) -> str:
         return ""
     what, late, limit = _slowest(seen, settings, answer)
     usual = suspicion.step_limit(answer.training.usual_seconds, settings)
-    if late < max(STALLED_SECONDS, usual):
+    share = SAID_SHARE_AGAIN if pods.current_attempt(seen).cause == "hang" else SAID_SHARE
+    if late < max(share * min(limit, settings.hang_deadline), usual):
         return ""
-    return f"{what}; look at the trainers' output; after {limit:g} s the attempt is ended as a hang"
+    return f"{what}; look at the trainers' output; {_what_comes_of_it(limit)}"
+
+
+def _what_comes_of_it(limit: float) -> str:
+    return "nothing ends it" if math.isinf(limit) else f"after {limit:g} s the attempt is ended as a hang"
 
 
 def verifying(seen: Observed) -> tuple[Member, ...]:
@@ -191,15 +195,29 @@ def _not_training(seen: Observed, settings: Settings) -> Ending | None:
 
 
 def _slowest(seen: Observed, settings: Settings, answer: SidecarStatus) -> tuple[str, float, float]:
-    """What is waited for, for how long already, and for how long at most (seconds)."""
+    """What is waited for, for how long already, and for how long at most (seconds): what may take any time has no limit."""
     training = answer.training
     if not training.library:
         return _life(seen, settings, answer)
-    if training.phase in AT_REST:
-        return _ENDLESS[training.phase], seen.training_age_seconds, settings.hang_deadline
+    if training.phase == "finished":
+        return _unfinished(seen, answer), seen.training_age_seconds, math.inf
+    if training.phase == "stopped":
+        return (
+            "the trainers stopped for a save that was not committed",
+            seen.training_age_seconds,
+            settings.hang_deadline,
+        )
     if training.step < 0:
         return "no first step", seen.go_age_seconds, settings.start_deadline
-    return "no step", seen.training_age_seconds, settings.hang_deadline
+    usual = suspicion.step_limit(training.usual_seconds, settings)
+    return "no step", seen.training_age_seconds, max(settings.hang_deadline, usual)
+
+
+def _unfinished(seen: Observed, answer: SidecarStatus) -> str:
+    """R31: the steps are done. What a script does after them may take any time, and nobody can tell it from a hang."""
+    done = {summary.uid for summary in answer.members if summary.state == "finished"}
+    left = ", ".join(_where(member) for member in pods.current_plan(seen).members if member.uid not in done)
+    return f"the steps are done, and the processes of {left} have not ended: they may evaluate, export, or hang"
 
 
 def _life(seen: Observed, settings: Settings, answer: SidecarStatus) -> tuple[str, float, float]:

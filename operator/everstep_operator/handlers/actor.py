@@ -96,22 +96,23 @@ class Actor:
     async def _carry_out(self, body: Raw, seen: Observed, decision: Decision) -> float:
         self._note(decision)
         writes = [action for action in decision.actions if isinstance(action, WriteStatus)]
-        status = writes[0].status if writes else seen.status
+        status, is_said = writes[0].status if writes else seen.status, True
         try:
             await write_status(self._cluster, self.room, body, seen, decision, status)
         except (Conflict, NotFound):
             await self._read_again()
             return seconds_to_write(self.room)
         except NotDue:
-            pass
+            is_said = False
         except (ApiError, Unavailable) as error:
+            is_said = False
             _log.warning("status is not written: %s", cut(str(error), _LONGEST_LOG))
         if writes:
             return seconds_to_write(self.room)  # effects come from the written status (R3)
         await self._apply(decision)
         pause = _RESYNC_SECONDS if decision.requeue_after is None else decision.requeue_after
-        left = seconds_to_write(self.room)
-        return min(pause, _RESYNC_SECONDS, self.room.tries.seconds_to_next(), left if left > 0 else math.inf)
+        left = math.inf if is_said else seconds_to_write(self.room, is_decision=False)
+        return min(pause, _RESYNC_SECONDS, self.room.tries.seconds_to_next(), left)
 
     async def _apply(self, decision: Decision) -> None:
         """All of them, side by side: one that is refused, or not answered, must not keep the others back."""

@@ -85,3 +85,13 @@ def bytes_age_seconds(heard: Mapping[str, Heard]) -> float | None:
         if one.state is not None and one.state.bytes_age_seconds is not None
     ]
     return min(ages, default=None)
+
+
+def idle_seconds(heard: Mapping[str, Heard]) -> float | None:
+    """R7: since the last sign of life of any member's trainers, where they report no steps; None: not known of any."""
+    ages = [
+        one.state.idle_seconds + one.age_seconds
+        for one in heard.values()
+        if one.state is not None and one.state.idle_seconds is not None
+    ]
+    return min(ages, default=None)

@@ -15,7 +15,10 @@ LEAST_SECONDS: Final = 10.0  # where steps take milliseconds, saves are due fast
 BEGUN_SECONDS: Final = (
     30.0  # a save that was begun may take so long where no further one becomes due: training has stopped
 )
-USUAL_FACTOR: Final = 3.0  # and three times as long as the longest that was committed
+USUAL_FACTOR: Final = 3.0  # and three times as long as the longest of those that were committed last
+NUM_USUAL: Final = 5  # so many: what an outage made long once is forgotten
+NUM_POINTS: Final = 32
+FIRST_SAVE_STEPS: Final = 3  # an interval in seconds asks for the first save of an attempt after so many steps
 ADVANCING_SECONDS: Final = 10.0  # bytes that reached the storage so lately are no silence
 SILENT_SECONDS: Final = 10.0  # members say something every second
 NAMED: Final = 3  # members that a sentence names
@@ -31,7 +34,13 @@ class Course:
     step: int = -1  # newest that was reported
     step_at: float = 0.0
     due_at: float | None = None  # when the first save after `saved_step` was due; None: none was
-    longest_seconds: float = 0.0  # from a save's first notice to its commit
+    num_due_by_seconds: int = 0
+    counted_at: float = 0.0  # when one was due by seconds last
+    took_seconds: tuple[
+        float, ...
+    ] = ()  # from when a save was due, or its first notice came, to its commit; the newest
+    points: tuple[tuple[int, float], ...] = ()  # steps of which a save was due, and when; the newest, oldest first
+    has_committed: bool = False  # in this attempt
     begun: Mapping[int, float] = field(
         default_factory=dict
     )  # saves that are neither committed nor given up: first notice
@@ -50,8 +59,9 @@ def stepped(course: Course, step: int, at: float) -> Course:
     """A member reports a step."""
     if step <= course.step:
         return course
-    saved_at = at if course.saved_at is None else course.saved_at
-    return _with_due(replace(course, step=step, step_at=at, saved_at=saved_at), at)
+    if course.saved_at is None:
+        course = replace(course, saved_at=at, counted_at=at)
+    return _with_due(_counted(replace(course, step=step, step_at=at), at), at)
 
 
 def begun(course: Course, step: int, at: float) -> Course:
@@ -66,21 +76,21 @@ def dropped(course: Course, step: int) -> Course:
 
 def committed(course: Course, step: int, at: float) -> Course:
     """A save was committed."""
-    took = at - course.begun.get(step, at)
-    course = replace(dropped(course, step), longest_seconds=max(course.longest_seconds, took))
+    took = at - min(course.begun.get(step, at), _was_due_at(course, step, at))
+    course = replace(dropped(course, step), took_seconds=(*course.took_seconds, took)[-NUM_USUAL:])
     if step < course.saved_step:
         return course
-    return _with_due(replace(course, saved_step=step, saved_at=at, due_at=None), at)
+    saved = replace(course, saved_step=step, saved_at=at, due_at=None, has_committed=True)
+    return _with_due(replace(saved, num_due_by_seconds=0, counted_at=at), at)
 
 
 def num_due(course: Course) -> int:
-    """How many saves were due since the newest checkpoint, by the plan's interval; never more than steps were reported since."""
+    """How many saves were due since the newest checkpoint, by the plan's interval."""
     if course.saved_at is None:
         return 0
-    steps, seconds = course.interval.steps, course.interval.seconds
+    steps = course.interval.steps
     by_steps = course.step // steps - course.saved_step // steps if steps else 0
-    by_seconds = int((course.step_at - course.saved_at) // seconds) if seconds else 0
-    return max(0, min(max(by_steps, by_seconds), course.step - course.saved_step))
+    return max(0, by_steps, course.num_due_by_seconds)
 
 
 def since(course: Course, now: float, bytes_age_seconds: float | None) -> float | None:
@@ -90,7 +100,7 @@ def since(course: Course, now: float, bytes_age_seconds: float | None) -> float 
     """
     if bytes_age_seconds is not None and bytes_age_seconds <= ADVANCING_SECONDS:
         return None
-    usual = USUAL_FACTOR * course.longest_seconds
+    usual = USUAL_FACTOR * max(course.took_seconds, default=0.0)
     if course.due_at is not None and num_due(course) >= NUM_DUE and now - course.due_at >= max(LEAST_SECONDS, usual):
         return course.due_at
     first = min(course.begun.values(), default=None)
@@ -139,5 +149,25 @@ def _last_word(step: int | None, word: Word, *, is_ready: bool) -> str:
     return f"{word.name} has not said that its part of step {step} is whole in memory"
 
 
+def _counted(course: Course, at: float) -> Course:
+    """One more was due by seconds: but one however long the pause before this step was, for trainers ask their clock between steps."""
+    seconds = course.interval.seconds
+    num_steps = 1 if course.has_committed else FIRST_SAVE_STEPS
+    if not seconds or at - course.counted_at < seconds or course.step - course.saved_step < num_steps:
+        return course
+    return replace(course, num_due_by_seconds=course.num_due_by_seconds + 1, counted_at=at)
+
+
 def _with_due(course: Course, at: float) -> Course:
-    return replace(course, due_at=at) if course.due_at is None and num_due(course) > 0 else course
+    if num_due(course) == 0:
+        return course
+    steps = course.interval.steps
+    step = course.step // steps * steps if steps else course.step
+    is_new = not course.points or course.points[-1][0] < step
+    points = (*course.points, (step, at))[-NUM_POINTS:] if is_new else course.points
+    return replace(course, due_at=at if course.due_at is None else course.due_at, points=points)
+
+
+def _was_due_at(course: Course, step: int, otherwise: float) -> float:
+    """When the save of a step was due: it may have taken long until it was whole in memory, too."""
+    return next((at for due, at in reversed(course.points) if due <= step), otherwise)

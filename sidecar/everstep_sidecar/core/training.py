@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from everstep_protocol.messages import Training
 from everstep_protocol.shared_memory import PHASES, Progress
 
 _NANO = 1e-9
+
+
+def among(own: Training, idle_seconds: float | None) -> Training:
+    """R7: a script that reports no steps lives as long as any of its pods does; `idle_seconds`: of all members, None: not known."""
+    if not own.watched or idle_seconds is None:
+        return own
+    return replace(own, age_seconds=min(own.age_seconds, idle_seconds))
 
 
 def summarize(

@@ -50,6 +50,23 @@ def commit(root: Path, plan: Plan, step: int, *, samples_consumed: int, torch: s
         return _after_error(root, plan, step, error, files)
 
 
+def find(root: Path, plan: Plan, step: int, files: Files = FILES) -> CheckpointInfo | None:
+    """What a save of this attempt has become, None: it is not committed. Raises OSError."""
+    for name in (storage.step_name(step), storage.step_name_of_attempt(step, plan.attempt)):
+        try:
+            manifest = records.parse_manifest(files.read(root / name / storage.MANIFEST))
+        except (FileNotFoundError, NotADirectoryError, codec.InvalidDocument, UnicodeDecodeError):
+            continue
+        if (manifest.job_uid, manifest.attempt, manifest.plan_id, manifest.step) == (
+            plan.job_uid,
+            plan.attempt,
+            plan.plan_id,
+            step,
+        ):
+            return _info(root, name, manifest)
+    return None
+
+
 def _commit(root: Path, plan: Plan, step: int, samples_consumed: int, torch: str, files: Files) -> Commit:
     folder = temporary_path(root, plan.attempt, step)
     by_rank = _verified(folder, plan, step, read_records(root, plan.attempt, step, files), files)
@@ -152,7 +169,7 @@ def _rename(root: Path, folder: Path, attempt: int, step: int, files: Files) -> 
 def _after_error(root: Path, plan: Plan, step: int, error: OSError, files: Files) -> Commit:
     """R14: an error may hide a rename that was done (NFS retransmission, a restart): look for what this save would have become."""
     try:
-        found = _find(root, plan, step, files)
+        found = find(root, plan, step, files)
         if found is not None:
             files.fsync(root)
             return Commit("committed", found)
@@ -165,22 +182,6 @@ def _after_error(root: Path, plan: Plan, step: int, error: OSError, files: Files
 
 def _fenced(attempt: int) -> Commit:
     return Commit("fenced", reason="Fenced", message=f"a fence above attempt {attempt} stands")
-
-
-def _find(root: Path, plan: Plan, step: int, files: Files) -> CheckpointInfo | None:
-    for name in (storage.step_name(step), storage.step_name_of_attempt(step, plan.attempt)):
-        try:
-            manifest = records.parse_manifest(files.read(root / name / storage.MANIFEST))
-        except (FileNotFoundError, NotADirectoryError, codec.InvalidDocument, UnicodeDecodeError):
-            continue
-        if (manifest.job_uid, manifest.attempt, manifest.plan_id, manifest.step) == (
-            plan.job_uid,
-            plan.attempt,
-            plan.plan_id,
-            step,
-        ):
-            return _info(root, name, manifest)
-    return None
 
 
 def _info(root: Path, name: str, manifest: Manifest) -> CheckpointInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -15,9 +16,8 @@ from everstep_sidecar.store import steps
 from everstep_sidecar.store.files import FILES, Files
 
 BLOCK_BYTES = 8 * 1024 * 1024
-SYNC_BYTES = (
-    64 * 1024 * 1024
-)  # so often what is copied is made durable: only that is progress, a page cache takes anything
+SYNC_BYTES = 64 * 1024 * 1024  # so often, at most, what is copied is made durable: a page cache takes anything at once
+SYNC_SECONDS = 1.0  # so long that takes, at most: only what is durable is progress, and it is told then
 
 
 def hash_file(path: Path, on_block: Callable[[], None] = lambda: None) -> FileRecord:
@@ -59,7 +59,8 @@ def _pump(
 ) -> FileRecord:
     digest = xxhash.xxh3_128()
     block = memoryview(bytearray(BLOCK_BYTES))
-    total = 0
+    total = synced = 0
+    sync_bytes = BLOCK_BYTES
     while count := source.readinto(block):  # type: ignore[attr-defined]
         steps.note_block()
         digest.update(block[:count])
@@ -68,11 +69,25 @@ def _pump(
             on_block()
             continue
         _write_all(sink, block[:count])
-        if total % SYNC_BYTES < count:
-            steps.note_block()
-            os.fdatasync(sink.fileno())
+        if total - synced >= sync_bytes:
+            sync_bytes, synced = _next_sync_bytes(sync_bytes, _sync(sink)), total
             on_block()
     return FileRecord(name, total, digest.hexdigest())
+
+
+def _sync(sink: BinaryIO) -> float:
+    """Seconds that it took."""
+    steps.note_block()
+    began = time.monotonic()
+    os.fdatasync(sink.fileno())
+    return time.monotonic() - began
+
+
+def _next_sync_bytes(now: int, took_seconds: float) -> int:
+    """A storage that is fast is not held up, and of one that is slow it is known that it gets on."""
+    if took_seconds > SYNC_SECONDS:
+        return max(BLOCK_BYTES, now // 2)
+    return min(SYNC_BYTES, 2 * now) if 2 * took_seconds < SYNC_SECONDS else now
 
 
 def _write_all(sink: BinaryIO, data: memoryview) -> None:

@@ -42,6 +42,7 @@ def take_away(root: Path, identity: str, files: Files = FILES, *, where: str = "
                 raise
             continue  # another sidecar was faster
         files.fsync(root)
+        _restore(root, identity, files)  # here: whoever called may be gone by now, and nobody comes to empty it
 
 
 def clean_up(root: Path, *, attempt: int, lineage: Lineage, files: Files = FILES) -> None:
@@ -65,10 +66,7 @@ def remove_trash(root: Path, files: Files = FILES) -> None:
 def restore_misplaced(root: Path, files: Files = FILES) -> None:
     """R13: put back what a deleter that slept took by mistake and died over; before anything is listed to resume from."""
     for identity in _trash_ids(root, files):
-        trash = trash_path(root, identity)
-        manifest = _manifest(trash, files)
-        if manifest is not None and manifest.id != identity:
-            _put_back(root, trash, manifest, files)
+        _restore(root, identity, files)
 
 
 def empty_fenced(root: Path, below: int, files: Files = FILES) -> None:
@@ -147,17 +145,25 @@ def empty_trash(root: Path, identity: str, files: Files = FILES) -> None:
     A deleter that slept between its look and its rename may find that the name was deleted by another and given anew meanwhile.
     Raises OSError: not all of it is gone, try again.
     """
-    trash = trash_path(root, identity)
-    manifest = _manifest(trash, files)
-    if manifest is not None and manifest.id != identity:
-        _put_back(root, trash, manifest, files)
+    if _restore(root, identity, files):
         return
+    trash = trash_path(root, identity)
     for name in _names(trash, files):
         if name != storage.MANIFEST:
             files.remove_tree(trash / name)
     files.remove_tree(trash)
     if trash.exists():
         raise OSError(errno.EBUSY, "it is still there after its removal", str(trash))
+
+
+def _restore(root: Path, identity: str, files: Files) -> bool:
+    """Put back what lies in `.trash-<id>` and is another checkpoint; gives whether it was one."""
+    trash = trash_path(root, identity)
+    manifest = _manifest(trash, files)
+    if manifest is None or manifest.id == identity:
+        return False
+    _put_back(root, trash, manifest, files)
+    return True
 
 
 def _put_back(root: Path, trash: Path, manifest: Manifest, files: Files) -> None:

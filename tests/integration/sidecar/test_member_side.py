@@ -208,3 +208,14 @@ def test_st10_a_script_without_the_library_is_as_old_as_its_last_sign_of_life(ma
     assert (training.library, training.phase) == (False, "starting")
     pod.launcher.say(local.Activity(7, 0.0))  # of another attempt
     until(lambda: pod.status().training.age_seconds > 0.5, "and is silent again")
+
+
+def test_st10_a_script_lives_as_long_as_any_of_its_pods_does(make_world: Any) -> None:
+    world = make_world(2)
+    world.begin(1, world.pods)
+    coordinator, member = world.pods
+    for pod in world.pods:
+        pod.launcher.say(local.Activity(1, 0.0))
+    until(lambda: coordinator.status().training.age_seconds > 4.0, "all of them wait")
+    member.launcher.say(local.Activity(1, 0.0))
+    assert until(lambda: (seen := coordinator.status().training).age_seconds < 3.0 and seen, "one works").watched

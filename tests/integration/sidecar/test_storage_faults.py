@@ -52,7 +52,7 @@ def _suffer(life: Life, phase: str, call: Call, number: int) -> None:
     began = time.monotonic()
     done = getattr(life, phase)()
     what = f"{phase}: {verb} {kind}"
-    is_done = _pump(life, lambda: _new(life, before, "StorageHangs"), done, f"{what} hangs, and it is said")
+    is_done = _pump(life, lambda: _new(life, before, hangs=True), done, f"{what} hangs, and it is said")
     if phase in ("start", "finish"):  # names and reads of what may not be there are no failures
         number = errno.EIO if number == errno.ENOENT and verb != "list" else number
     life.storage.set(f"{verb} {kind} {number}")
@@ -67,8 +67,9 @@ def _suffer(life: Life, phase: str, call: Call, number: int) -> None:
     life.world.pump_until(done, f"{what} is well again, and it goes on")
 
 
-def _new(life: Life, before: set[tuple[str, str]], reason: str = "") -> bool:
-    return any(mark not in before and reason in ("", mark[0]) for mark in life.said())
+def _new(life: Life, before: set[tuple[str, str]], *, hangs: bool = False) -> bool:
+    """The word of a call that hung stays for a moment when it fails instead: it is not the word of the failure."""
+    return any(mark not in before and hangs == (mark[0] == "StorageHangs") for mark in life.said())
 
 
 def _pump(life: Life, said: Callable[[], bool], done: Callable[[], bool], what: str, *, is_enough: bool = True) -> bool:

@@ -260,7 +260,7 @@ case(
         suspects=SUSPECT,
     ),
 )
-BACKOFF = "4 attempts in a row ended without a checkpoint in between: the next one waits 10 s"
+BACKOFF = "4 attempts in a row ended and reported no checkpoint: the next one waits 10 s"
 case(
     "R32: free restarts without a commit back off",
     preparing(status=preparing_status(budget=Budget((), 0, 4))),

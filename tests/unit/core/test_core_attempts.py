@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from everstep_operator.core import attempts
+import pytest
+from everstep_operator.core import attempts, budget
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     Budget,
     CheckpointStatus,
     JobStatus,
+    RestartPolicy,
 )
 from everstep_protocol.codec import dumps
 from everstep_protocol.messages import PrepareAnswer
@@ -18,6 +20,7 @@ from everstep_protocol.plan import Resume, parse_plan
 from everstep_protocol.resume import NEW_BRANCH, Refusal
 from unit.core.jobs import (
     NONE,
+    NOW,
     SETTINGS,
     answer,
     info,
@@ -97,6 +100,20 @@ def test_r12_an_answer_to_another_question_is_not_used() -> None:
     decision = decide(seen, SETTINGS)
     assert decision.reason == "Renumbered"
     assert decide(replace(seen, spec=spec(keep_last=5)), SETTINGS).reason == "StartingAttempt"
+
+
+@pytest.mark.parametrize("cause", ["not-delivered", "storage"])
+def test_r32_a_commit_of_an_attempt_that_never_started_for_us_keeps_the_back_off_and_fails_no_job(cause: Any) -> None:
+    """Polls withheld for ever: each attempt trains unheard, commits, and is given up after 15 s."""
+    spent, pauses = Budget((), 0, 0), []
+    for _ in range(12):
+        spent = budget.spend(spent, budget.Ended(1, cause, False), now=NOW, policy=RestartPolicy())
+        assert budget.stop(spent, now=NOW, policy=RestartPolicy(), settings=SETTINGS) is None
+        pauses.append(budget.backoff_seconds(spent, SETTINGS))
+        waited = {"status": preparing_status(cause, budget=spent), "attempt_age_seconds": pauses[-1]}
+        spent = planned(**waited).budget
+    assert pauses[:6] == [0.0, 0.0, 5.0, 10.0, 20.0, 40.0]
+    assert pauses[-3:] == [300.0] * 3
 
 
 def test_a_commit_that_was_never_reported_resets_the_counts() -> None:

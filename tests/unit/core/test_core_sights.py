@@ -195,6 +195,19 @@ def test_r32_a_launcher_that_is_not_connected_is_waited_for_and_asked_again_then
     assert "worker 2 on node n2: its launcher is not connected" in alone.message
 
 
+def test_r32_survivors_do_not_wait_for_the_launcher_of_a_worker_that_only_just_comes() -> None:
+    coming = Sight("u4", None, launcher=False)
+    there = (*(pod(i) for i in range(4)), pod(4, plan_attempt=0))
+    seen = answered(*GOOD.values(), coming, pods=there, nodes=nodes(5, n3={"unreachable": True}))
+    assert members(seen) == [0, 1, 2]
+    status = seen.status
+    assert status.attempt
+    first = replace(status, attempt=replace(status.attempt, cause="start"))
+    assert decide(replace(seen, status=first), SETTINGS).reason == "RestartingWorkers", "nothing was training"
+    wanted = replace(status, workers=(*rows(0), *rows(1, 2, 4, state="Wanted")))
+    assert decide(replace(seen, status=wanted), SETTINGS).reason == "RestartingWorkers", "too few survived"
+
+
 def test_r32_a_trainer_container_that_the_kubelet_starts_again_is_waited_for() -> None:
     again = (pod(0), pod(1), pod(2, trainer_terminated=True))
     seen = answered(*GOOD.values(), pods=(*again, pod(3), pod(4, plan_attempt=0)))

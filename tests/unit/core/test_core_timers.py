@@ -194,10 +194,6 @@ HANGING: dict[str, tuple[Observed, str]] = {
         ),
         "no step for 600 s",
     ),
-    "some finished, the others hang": (
-        observed(sidecar=sidecar(training=training(phase="finished")), training_age_seconds=LONG),
-        "some trainers finished and the attempt did not end for 600 s",
-    ),
     "stopped, nothing fails and nothing is saved": (
         observed(sidecar=sidecar(training=training(phase="stopped")), training_age_seconds=LONG),
         "the trainers stopped for a save that was not committed for 600 s",
@@ -235,6 +231,12 @@ ALIVE: dict[str, Observed] = {
     "the storage is full, and nothing is lost by waiting": observed(
         sidecar=sidecar(training=training(phase="stopped"), failing=FULL), training_age_seconds=LONG
     ),
+    "a step takes longer than the deadline, as ever": observed(
+        sidecar=sidecar(training=training(usual_seconds=700.0)), training_age_seconds=2099.0
+    ),
+    "the script evaluates after its last step": observed(
+        sidecar=sidecar(training=training(phase="finished")), training_age_seconds=LONG
+    ),
     "we doubt ourselves": observed(training_age_seconds=LONG, doubt=Doubt(True, True, 5.0, 0.0)),
 }
 
@@ -242,6 +244,58 @@ ALIVE: dict[str, Observed] = {
 @pytest.mark.parametrize("seen", ALIVE.values(), ids=ALIVE)
 def test_r7_no_hang(seen: Observed) -> None:
     assert ending(seen) is None
+
+
+def test_r7_a_step_that_takes_three_times_the_usual_and_longer_than_the_deadline_is_a_hang() -> None:
+    slow = observed(sidecar=sidecar(training=training(usual_seconds=700.0)), training_age_seconds=2100.0)
+    assert found(slow).message == "no step for 2100 s and nothing else is wrong: the trainers hang"
+
+
+QUIET: dict[str, tuple[Observed, str]] = {
+    "a step of minutes": (observed(training_age_seconds=299.0), ""),
+    "an evaluation between two steps": (observed(training_age_seconds=240.0), ""),
+    "no step": (observed(training_age_seconds=300.0), "no step;"),
+    "steps of ten minutes": (
+        observed(sidecar=sidecar(training=training(usual_seconds=600.0)), training_age_seconds=1799.0),
+        "",
+    ),
+    "a first step that compiles": (observed(sidecar=sidecar(training=training(-1)), go_age_seconds=299.0), ""),
+    "no first step": (observed(sidecar=sidecar(training=training(-1)), go_age_seconds=300.0), "no first step;"),
+    "a download without output": (plain(299.0, LONG), ""),
+    "no sign of life": (plain(300.0, LONG), "no CPU time used and nothing printed;"),
+    "after the last step": (
+        observed(sidecar=sidecar(training=training(phase="finished")), training_age_seconds=299.0),
+        "",
+    ),
+    "long after the last step": (
+        observed(
+            sidecar=sidecar(
+                states=("finished", "running", "finished", "finished"), training=training(phase="finished")
+            ),
+            training_age_seconds=LONG,
+        ),
+        "the processes of worker 1 on node n1 have not ended: they may evaluate, export, or hang; "
+        "look at the trainers' output; nothing ends it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("seen", "said"), QUIET.values(), ids=QUIET)
+def test_r7_that_nothing_comes_is_said_at_half_of_the_deadline_and_healthy_jobs_do_not_flap(
+    seen: Observed, said: str
+) -> None:
+    status, reason, message = condition(decide(seen, SETTINGS), "Ready")
+    assert (status, reason) == (("False", "NotProgressing") if said else ("True", "Training"))
+    assert said in message
+
+
+def test_r7_after_a_hang_that_nothing_comes_is_said_soon() -> None:
+    status = started_status()
+    assert status.attempt
+    again = replace(status, attempt=replace(status.attempt, cause="hang"))
+    seen = observed(status=again, training_age_seconds=60.0)
+    assert condition(decide(seen, SETTINGS), "Ready")[1] == "NotProgressing"
+    assert condition(decide(replace(seen, training_age_seconds=59.0), SETTINGS), "Ready")[1] == "Training"
 
 
 def test_r7_a_start_may_have_more_time_or_less_than_later_silence() -> None:

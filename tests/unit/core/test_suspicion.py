@@ -10,7 +10,7 @@ import pytest
 from everstep_operator.core import pods, suspicion
 from everstep_operator.core.model import Doubt, Network
 from everstep_operator.core.suspicion import Evidence, is_lost
-from unit.core.jobs import SETTINGS, SILENT, node, nodes, observed, pod, sidecar, training
+from unit.core.jobs import SETTINGS, SILENT, node, nodes, observed, pod, sidecar, started_status, training
 
 
 @pytest.mark.parametrize(("k", "n", "t"), list(product((False, True), repeat=3)))
@@ -121,6 +121,25 @@ def test_r25_before_go_nothing_trains_that_could_contradict_n() -> None:
     planned = replace(seen, status=replace(seen.status, attempt=replace(seen.status.attempt, state="Planned")))
     assert ids(planned) == [3]
     assert ids(replace(planned, attempt_age_seconds=2.9)) == []
+
+
+def alone(**changes: Any) -> Any:
+    """A job of one worker, the only one in the cluster: nobody else is there to be reached."""
+    return observed(
+        status=started_status((0,)),
+        pods=(pod(0),),
+        sidecar=sidecar(members=(0,)),
+        sidecar_age_seconds=25.0,
+        networks={"u0": Network(0, 0, 2, False)},
+        **{"doubt": Doubt(False, True, 0.0, 0.0), "nodes": nodes(n0={"lease_age_seconds": 20.0}), **changes},
+    )
+
+
+def test_r25_n_of_a_job_of_one_is_our_own_probes_with_the_api_reachable() -> None:
+    assert ids(alone()) == [0]
+    assert ids(alone(nodes=nodes())) == [], "N alone: it may be us"
+    assert ids(alone(doubt=Doubt(False, False, 0.0, 0.0))) == []
+    assert ids(alone(nodes=nodes(**{f"n{i}": {"lease_age_seconds": 20.0} for i in range(3)}))) == [], "most kubelets"
 
 
 def suspected_for(silent_seconds: float, step_age: float, usual: float) -> Any:

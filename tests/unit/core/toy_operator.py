@@ -18,6 +18,7 @@ QUICK = 0.4  # seconds that an answered request takes
 HELD = 5.0  # a prepare that is not ready is held so long, then answered `busy`
 UNANSWERED = {"Prepare": 10.0, "Announce": 3.0, "AskSight": 3.0, "AskLeave": 3.0}
 REQUESTS = {"Prepare": "PrepareRequest", "Announce": "Announce", "AskSight": "SightRequest", "AskLeave": "LeaveRequest"}
+WEIGHT = {"ready": 2, "fenced": 2, "wait": 1, "stop": 1, "busy": 0}  # what settles more is kept
 VERBS = {
     "WriteStatus": "patch status of job",
     "CreatePod": "create pod",
@@ -177,7 +178,14 @@ class Operator:
 
     def _end_Prepare(self, world: World, action: Any) -> None:  # noqa: N802 - named after the action
         answer = toy_prepare.prepare(world, action)
-        if answer and (answer.attempt, answer.intent_id) == self.intent:
+        if not answer or (answer.attempt, answer.intent_id) != self.intent:
+            return
+        is_less = self.prepared is not None and WEIGHT[self.prepared.outcome] > WEIGHT[answer.outcome]
+        is_of_use = not (is_less and self.prepared_by != action.uid)
+        self.unanswered = [uid for uid in self.unanswered if uid != action.uid]
+        if not is_of_use or answer.outcome == "wait":
+            self.unanswered.append(action.uid)
+        if is_of_use:
             self.prepared, self.prepared_at, self.prepared_by = answer, world.now, action.uid
             for sight in answer.sights:
                 self._take(world, sight)

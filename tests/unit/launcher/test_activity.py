@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from everstep.launcher import processes
@@ -43,6 +44,17 @@ def test_processes_that_end_while_they_are_looked_at_disturb_nothing() -> None:
         for _ in range(300):
             assert processes.read_cpu_seconds() is not None
             processes.describe_descendants()
+
+
+@pytest.mark.parametrize("text", [b"", b"1 (python3", b"1 (python3) S", b"x y z"])
+def test_a_process_that_is_told_in_an_unknown_way_disturbs_nothing(
+    text: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, odd = Path.read_bytes, Path("/proc/1/stat")
+    monkeypatch.setattr(Path, "read_bytes", lambda path: text if path == odd else real(path))
+    seconds = processes.read_cpu_seconds()
+    assert seconds is not None
+    assert os.getpid() in {pid for pid, _ in seconds}
 
 
 def test_what_ended_children_used_is_not_forgotten() -> None:

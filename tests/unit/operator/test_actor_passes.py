@@ -207,6 +207,35 @@ def test_a_condition_that_flickers_is_one_event_an_attempt() -> None:
     assert events == ["NotEnoughWorkers"]
 
 
+def test_what_is_decided_does_not_wait_behind_sentences_that_change() -> None:
+    written, version = [], 5
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal version
+        status = (await request.json())["status"]
+        written.append("decision" if "attempt" in status else "sentence")
+        version += 1
+        meta = {**job()["metadata"], "resourceVersion": str(version)}
+        return web.json_response({**job(), "metadata": meta, "status": status})
+
+    texts = iter("abcdef")
+    planned = JobStatus(attempt=AttemptStatus(1, "Planned", "i", "start", 0, plan=plan(1, (0,))))
+
+    def talks(seen: Observed, settings: Settings) -> Decision:
+        text = next(texts, None)
+        waits = Condition("Ready", "False", "Preparing", text or "planned")
+        return Decision("Starting", "Preparing", "m", () if text else (WriteStatus(planned),), conditions=(waits,))
+
+    async def test() -> None:
+        async with talking_to(answer) as client:
+            actor = Actor(cluster_of(client), job(), talks)
+            pauses = [await actor.look() for _ in range(7)]
+            assert 0 < pauses[5] <= 1.0, "what was not said is said soon"
+
+    run(test)
+    assert written == ["sentence", "sentence", "sentence", "decision"]
+
+
 def test_a_status_that_cannot_be_read_is_told_and_left_alone() -> None:
     events = []
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from everstep_operator.cluster.errands import Errands
-from everstep_operator.core import model
+from everstep_operator.core import coordinators, model
 from everstep_protocol import messages
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest, Sight, Trouble
 from everstep_protocol.plan import Resume
 from everstep_sidecar.server import Rejected
+from unit.core import jobs
 from unit.operator.small_sidecars import (
     FastClock,
     Pod,
@@ -191,6 +192,41 @@ def test_st7_a_busy_answer_is_an_answer_and_the_next_one_of_that_pod_replaces_an
             assert seen == ["busy", "wait", "busy", "ready"]
             assert errands.failed(4, "intent") == ()
         await pod.stop()
+
+    run(test)
+
+
+def test_st9_every_pod_has_its_turn_where_one_misses_the_storage_and_that_of_another_hangs() -> None:
+    """The core asks as `coordinators.choose` says, until one of them can prepare."""
+    port, outcomes = free_port(), ("wait", "busy", "wait", "ready")
+    pods = [
+        Pod(f"127.0.0.{i + 1}", port, f"u{i}", status(f"u{i}"), answer=lambda _, o=outcome: answered(o))
+        for i, outcome in enumerate(outcomes)
+    ]
+    there = tuple(jobs.pod(i, ip=pod.ip) for i, pod in enumerate(pods))
+
+    async def test() -> None:
+        async with client(port) as asker:
+            errands = errands_of(asker, clock=FastClock())
+            for pod in pods:
+                await pod.start()
+
+            def is_prepared() -> bool:
+                found = errands.prepared(4, "intent")
+                seen = jobs.observed(
+                    pods=there,
+                    prepare=found.answer if found else None,
+                    prepare_by=found.by if found else "",
+                    prepare_failed=errands.failed(4, "intent"),
+                    prepare_age_seconds=3.0,
+                )
+                chosen = coordinators.choose(seen, jobs.SETTINGS, there)
+                errands.prepare(model.Prepare(chosen.uid, chosen.ip, REQUEST))
+                return found is not None and found.answer.outcome == "ready"
+
+            await until(is_prepared)
+        for pod in pods:
+            await pod.stop()
 
     run(test)
 

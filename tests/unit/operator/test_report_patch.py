@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
+import pytest
 from everstep_operator.api import status as status_json
 from everstep_operator.cluster.metrics import Metrics
 from everstep_operator.cluster.report import build_patch, condition_notices, count_ready, merge_conditions
@@ -139,6 +140,24 @@ def test_a_condition_that_turns_bad_is_an_event_once() -> None:
         Notice("Warning", "NotEnoughWorkers", "waiting for worker 3")
     ]
     assert told(READY, NOT_READY) == [], "losses are told by the core"
+
+
+WAITING = (
+    ("Degraded", "True", "ApiRefuses"),
+    ("Degraded", "True", "PodsRemain"),
+    ("Ready", "False", "BackOff"),
+    ("Ready", "False", "NotProgressing"),
+    ("Ready", "False", "StoppedWithoutSave"),
+    ("Ready", "False", "WaitingForStorage"),
+    ("Ready", "False", "WorkersSilent"),
+)
+
+
+@pytest.mark.parametrize(("kind", "status", "reason"), WAITING)
+def test_what_a_job_waits_for_is_an_event_once(kind: Any, status: Any, reason: str) -> None:
+    waits = Condition(kind, status, reason, "look at worker 3")
+    assert told(waits) == [Notice("Warning", reason, "look at worker 3")]
+    assert told(dataclasses.replace(waits, message="look at worker 4"), old=(waits,)) == []
 
 
 def test_one_fault_is_one_event() -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from everstep_protocol import storage
 from everstep_protocol.messages import MemberState
+from everstep_sidecar import save_watch
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.commits import Commits
@@ -94,7 +95,7 @@ class Life:
                 raise OSError(self.number, os.strerror(self.number), str(path))
         if verb == "write" and path.name == FAILS_ONCE and "step_40" in str(path) and not self.failed_once:
             self.failed_once = True
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
 
     def begin(self) -> None:
         """Within the event loop: the parts of a sidecar that save."""
@@ -140,6 +141,16 @@ class Life:
             and self.condemned in self.commits.deleted
             and self.commits.failure() is None
         )
+
+    def is_told(self) -> bool:
+        """Whether a failure is told that does not belong to the normal life."""
+        told = self.commits.failure()
+        return told is not None and told.reason != "EDQUOT" and "is damaged" not in told.message
+
+    def is_told_by_whoever_met_it(self) -> bool:
+        """That a save is overdue is for silence only."""
+        told = self.commits.failure()
+        return self.is_told() and told is not None and told.reason != save_watch.REASON
 
     def lost(self) -> set[int]:
         """Steps that are neither complete on storage nor whole in memory."""

@@ -7,12 +7,14 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
 from everstep_sidecar import guard
 from everstep_sidecar.core.unproven import STRANGERS
 from hang_limit import hang_seconds
+from unit.sidecar.test_sidecar_core import PLAN
 
 HANG = hang_seconds(20.0)
 PROOF_SECONDS = 0.1
@@ -119,6 +121,23 @@ def test_r25_a_members_silent_connection_stays_open() -> None:
         assert not reader.at_eof()
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("planned", "seen", "is_member"),
+    [
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("FD00:0::0:1", "fd00::1", True),
+        ("fd00::1", "fd00::2", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "", False),
+    ],
+)
+def test_r25_a_members_address_has_many_spellings(planned: str, seen: str, is_member: bool) -> None:
+    plan = replace(PLAN, members=(replace(PLAN.members[0], ip=planned),))
+    assert guard.PlanAddresses(lambda: plan).has(seen) is is_member
+    assert not guard.PlanAddresses(lambda: None).has(seen)
 
 
 def test_r25_who_becomes_a_member_in_time_stays_and_who_is_none_any_more_goes() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,6 +23,8 @@ from everstep_protocol.messages import (
     Trouble,
 )
 from everstep_protocol.shared_memory import PHASES, Page, Progress
+from everstep_sidecar.agent import Agent
+from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.core import membership, training
 from everstep_sidecar.core.membership import Heard
@@ -157,6 +161,65 @@ def test_st14_a_watch_of_peers_that_fails_ends_the_process(monkeypatch: pytest.M
     assert asyncio.run(scenario())
 
 
+def test_r25_a_connection_that_was_held_long_is_made_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses fall off while connections fail; the watch of a peer that was well for an hour begins anew."""
+    seconds = [0.0, 0.0, 0.0, 3600.0, 0.0]
+    now, pauses, done = [0.0], [], asyncio.Event()
+
+    async def hold(peer: Peer) -> None:
+        now[0] += seconds[len(pauses)]
+
+    async def pause(backoff: Backoff) -> None:
+        pauses.append(backoff.take())
+        if len(pauses) == len(seconds):
+            done.set()
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        peers = Peers(source_ip="127.0.0.3", port=1, on_change=lambda *_: None, on_failure=done.set)
+        monkeypatch.setattr(peers, "_hold", hold)
+        monkeypatch.setattr(Backoff, "pause", pause)
+        monkeypatch.setattr("everstep_sidecar.peers.time", SimpleNamespace(monotonic=lambda: now[0]))
+        peers.watch(frozenset({Peer("u", "127.0.0.2")}))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await done.wait()
+        await peers.close()
+
+    asyncio.run(scenario())
+    assert [round(one / 1.25, 1) <= 0.5 for one in pauses] == [True, False, False, True, False]
+
+
+class FullScratch(Scratch):
+    """A disk without room, until it is told otherwise."""
+
+    is_full = True
+
+    def save(self, remembered: Remembered) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().save(remembered)
+
+
+def test_r23_an_attempt_that_is_heard_of_while_the_own_disk_is_full_is_heard_of_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        failed = asyncio.Event()
+        scratch = FullScratch(tmp_path)
+        pod = replace(make_pod(scratch), on_failure=failed.set, link=cast(Any, SimpleNamespace(forbid=lambda *_: None)))
+        agent = Agent(pod)
+        agent.heard(3)
+        for _ in range(2):
+            await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+            assert (failed.is_set(), pod.highest) == (False, 0)
+            agent.heard(3)  # the next ping
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        scratch.is_full = False
+        agent.heard(3)
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+        assert pod.highest == 3
+
+    asyncio.run(scenario())
+
+
 TROUBLE = Trouble("StorageNotShared", "gpt-w1 on node-1 does not see this job's storage", 4.0)
 
 
@@ -183,6 +246,22 @@ def test_st18_bytes_are_as_old_as_the_newest_of_any_member() -> None:
     heard = {"a": Heard(saving(3.0), 0.5), "b": Heard(saving(1.0), 1.0), "c": Heard(saving(None), 0.0)}
     assert membership.bytes_age_seconds(heard) == 2.0
     assert membership.bytes_age_seconds({"c": heard["c"]}) is None
+
+
+def test_st10_a_script_lives_as_long_as_any_of_its_pods_does() -> None:
+    """Rank 0 may wait for another one that works for long."""
+
+    def idle(seconds: float | None) -> MemberState:
+        return MemberState(1, "starting", -1, {}, idle_seconds=seconds)
+
+    heard = {"a": Heard(idle(700.0), 0.5), "b": Heard(idle(1.0), 1.0), "c": Heard(idle(None), 0.0)}
+    assert membership.idle_seconds(heard) == 2.0
+    assert membership.idle_seconds({"c": heard["c"]}) is None
+    own = Training(False, -1, 700.0, 0.0, "starting", watched=True)
+    assert training.among(own, 2.0) == replace(own, age_seconds=2.0)
+    assert training.among(own, None) == own
+    steps = Training(True, 5, 700.0, 0.1, "training")
+    assert training.among(steps, 2.0) == steps
 
 
 @pytest.mark.parametrize(("idle", "age"), [(None, 6.0), (2.5, 2.5), (60.0, 6.0)])

@@ -24,7 +24,12 @@ def _went(course: Course, *happened: tuple[float, str, int]) -> Course:
 
 
 STEPS_10S = tuple((float(at), "stepped", at) for at in range(100))  # one a second, from 0
+MINUTES = tuple((70.0 * minute, "stepped", 50 * minute) for minute in range(10))
 LONG = ((0.0, "begun", 10), (20.0, "committed", 10))
+SHORT = tuple((float(at), "committed", at) for at in range(20, 70, 10))  # as fast as they were begun
+SEVENTIES = ((100.0, "stepped", 70), (101.0, "stepped", 80), (102.0, "stepped", 90))
+# Due at 10, whole in memory at 40 only, and soon on storage.
+SLOW_SNAPSHOT = (*STEPS_10S[:41], (40.0, "begun", 10), *STEPS_10S[41:46], (45.0, "committed", 10))
 
 
 @pytest.mark.parametrize(
@@ -42,10 +47,17 @@ LONG = ((0.0, "begun", 10), (20.0, "committed", 10))
         (BY_STEPS, (*STEPS_10S[:31], (31.0, "committed", 30)), 31.0, None, None),
         (BY_STEPS, (*LONG, *STEPS_10S[21:61]), 61.0, None, None),
         (BY_STEPS, (*LONG, *STEPS_10S[21:91]), 90.0, None, 21.0),
+        (BY_STEPS, (*LONG, *SHORT, *SEVENTIES), 115.0, None, 100.0),
+        (BY_STEPS, (*SLOW_SNAPSHOT, *STEPS_10S[46:90]), 89.0, None, None),
         (replace(BY_STEPS, saved_step=995), ((0.0, "stepped", 996), (1.0, "stepped", 1019)), 60.0, None, None),
         (BY_SECONDS, ((0.0, "stepped", 5), (100.0, "stepped", 50)), 1e6, None, None),
-        (BY_SECONDS, ((0.0, "stepped", 5), (70.0, "stepped", 50), (200.0, "stepped", 90)), 200.0, None, 70.0),
+        (BY_SECONDS, ((0.0, "stepped", 5), *MINUTES[1:3]), 1e6, None, None),
+        (BY_SECONDS, ((0.0, "stepped", 5), *MINUTES[1:4]), 200.0, None, 70.0),
         (BY_SECONDS, ((0.0, "stepped", 1), (900.0, "stepped", 2)), 1000.0, None, None),
+        (BY_SECONDS, ((0.0, "stepped", 5), (900.0, "stepped", 50)), 960.0, None, None),
+        (BY_SECONDS, ((0.0, "stepped", 5), (900.0, "stepped", 50), (970.0, "stepped", 120)), 1020.0, None, None),
+        (BY_SECONDS, tuple((200.0 * step, "stepped", step) for step in range(1, 5)), 860.0, None, None),
+        (BY_SECONDS, tuple((200.0 * step, "stepped", step) for step in range(1, 6)), 1060.0, None, 600.0),
         (NEVER, STEPS_10S, 1e6, None, None),
         (NEVER, (*STEPS_10S[:20], (19.0, "begun", 20)), 48.0, None, None),
         (NEVER, (*STEPS_10S[:20], (19.0, "begun", 20)), 49.0, None, 19.0),
@@ -69,10 +81,17 @@ LONG = ((0.0, "begun", 10), (20.0, "committed", 10))
         "committed at last",
         "commits are usually as long",
         "three times as long as usual",
+        "one that was long, long ago",
+        "snapshots are usually as long",
         "only what is due by multiples",
         "seconds pass only with steps",
+        "two intervals of seconds",
         "three intervals of seconds",
         "never more than steps were done",
+        "a pause between steps is one interval",
+        "a pause between steps, and one more interval",
+        "slow steps: the first save comes after three",
+        "slow steps: three were due",
         "no interval",
         "begun, training stopped: within 30 s",
         "begun, training stopped: for 30 s",

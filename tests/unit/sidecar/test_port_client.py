@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from everstep_protocol import auth
-from everstep_protocol.messages import Ack, Peer, Ping
+from everstep_protocol.messages import Ack, Announce, Peer, Ping
+from everstep_protocol.plan import Member
 from everstep_sidecar.client import Client, Refused, Unanswered
 from everstep_sidecar.guard import GuardedPort
-from everstep_sidecar.server import Identity, Rejected, Route, Server
+from everstep_sidecar.server import PLAN_BODY_BYTES, Identity, Rejected, Route, Server
 from hang_limit import hang_seconds
+from unit.sidecar.test_sidecar_core import PLAN
 
 HANG = hang_seconds(20.0)
 TOKEN = "token"
@@ -24,10 +27,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.pings: list[int] = []
+        self.announced: list[Announce] = []
         self.refusal: Rejected | None = None
 
     def application(self) -> web.Application:
-        routes = {"/v1/ping": Route(Ping, self._ping, "job")}
+        routes = {
+            "/v1/ping": Route(Ping, self._ping, "job"),
+            "/v1/announce": Route(Announce, self._announce, "job", PLAN_BODY_BYTES),
+        }
         return Server(
             Identity(TOKEN, "job", "uid"), routes, is_member=lambda uid: True, highest=lambda: 7, status=dict
         ).application()
@@ -36,6 +43,10 @@ class Asked:
         self.pings.append(ping.highest)
         if self.refusal is not None:
             raise self.refusal
+        return Ack(7)
+
+    async def _announce(self, sender: str, announce: Announce) -> Ack:
+        self.announced.append(announce)
         return Ack(7)
 
 
@@ -87,6 +98,44 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
         await guarded.close()
 
     _run(test)
+
+
+@pytest.mark.parametrize("num_members", [1_000, 20_000])
+def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> None:
+    """The asked has not proven the caller when it says its boot id, and does not read what comes after the head."""
+    members = tuple(Member(n, f"uid-{n:032}", f"10.0.{n % 250}.1", f"node-{n}", (n, n + 1)) for n in range(num_members))
+    announce = Announce(1, replace(PLAN, members=members))
+
+    async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
+        for _ in range(3):
+            assert await client.post(Peer("uid", "127.0.0.1"), "/v1/announce", announce, Ack) == Ack(7)
+            await guarded.close()
+            guarded, _ = await _listen(asked, port)
+        assert asked.announced == [announce] * 3
+        await guarded.close()
+
+    _run(test)
+
+
+@pytest.mark.parametrize(
+    "name", [auth.HEADER_SENDER, auth.HEADER_NONCE, auth.HEADER_SIGNATURE, auth.HEADER_BODY_SHA256]
+)
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e9".encode()])
+def test_st16_headers_that_are_no_text_are_a_strangers(
+    name: str, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
+        head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot="")
+        headers = {key: text.encode() for key, text in head.headers("another token").items()} | {name: value}
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = [b"%s: %s" % (key.encode(), text) for key, text in headers.items()]
+        writer.write(b"\r\n".join([b"POST /v1/ping HTTP/1.1", b"Host: a", b"Content-Length: 2", *lines, b"", b"{}"]))
+        assert (await reader.readline()).split()[1] == b"401"
+        writer.close()
+        await guarded.close()
+
+    _run(test)
+    assert "Traceback" not in caplog.text
 
 
 def test_st16_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.store.files import FILES
-from unit.sidecar.save_life import Life, pause_briefly
+from store_support import world
+from unit.sidecar.save_life import PLAN, SAVED, Life, pause_briefly
 
 ERRORS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ESTALE, errno.ENOENT, errno.EBUSY)
-TRIES = 4
+PAUSES = 8
+MOST_CALLS = 200  # with fewer pauses: a loop without
 # A try makes a call so often at most: for each of two ranks and each of three saves, or in one look at several folders.
 CALLS_A_TRY = 12
 NUM_THREADS = 600
@@ -77,8 +79,12 @@ async def _broken(life: Life) -> None:
 
 
 async def _fail_for_ever(life: Life) -> None:
-    await life.until(lambda: life.is_done() or (life.hits >= TRIES and life.commits.failure()), "it is told")
-    assert life.hits <= CALLS_A_TRY * (len(life.pauses) + 1), f"{life.broken}: {life.hits} tries, pauses: {life.pauses}"
+    def is_at_rest() -> bool:
+        return life.is_done() or (len(life.pauses) >= PAUSES and life.is_told_by_whoever_met_it())
+
+    await life.until(lambda: is_at_rest() or life.hits > MOST_CALLS, "it is told")
+    assert life.hits <= CALLS_A_TRY * (len(life.pauses) + 1), f"{life}: it is tried without pauses"
+    assert is_at_rest(), f"{life}: nobody is told"
     told = life.commits.failure()
     if told is not None and told.reason == "DeletionFails":
         await life.until(life.is_saved, "what cannot be deleted keeps no save")
@@ -106,3 +112,20 @@ def test_r16_no_call_that_fails_for_ever_or_hangs_loses_a_save_or_is_silent(
     broken = [life for life in lives.values() if life is not normal]
     _run(*broken, going=_broken)
     assert sum(life.hits > 0 for life in broken) > 0.9 * len(broken)
+
+
+def test_r14_a_save_that_an_earlier_process_committed_is_not_made_again(
+    folder: Path, lives: dict[str, Life], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator's sidecar was killed after its rename; members ask the new one before it has listed the storage."""
+    life = lives["life"] = Life(folder / "life")
+    world.committed(life.root, life.folder / "killed", PLAN, 10)
+    monkeypatch.setattr(life, "_learn", asyncio.Event().wait)
+
+    async def going(life: Life) -> None:
+        life.begin()
+        await life.until(lambda: not any(life.snapshots[step].exists() for step in SAVED), "all is saved")
+        await life.end()
+
+    _run(life, going=going)
+    assert sorted(path.name for path in life.root.glob("step_10*")) == ["step_10"]

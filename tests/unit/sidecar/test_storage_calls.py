@@ -7,13 +7,14 @@ import errno
 import itertools
 import os
 import threading
+import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from everstep_protocol.messages import Trouble
-from everstep_sidecar import storage_calls
+from everstep_sidecar import commits, deletions, saver, storage_calls
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.storage_calls import StorageCalls
 from everstep_sidecar.store.files import Files
@@ -150,9 +151,21 @@ def test_a_failure_that_nobody_tried_again_is_forgotten(
         assert calls.trouble() is not None
         monkeypatch.setattr(storage_calls, "RECENT_SECONDS", 0.0)
         assert calls.trouble() is None
+        before = time.monotonic()
+        with pytest.raises(OSError, match="Input/output"):
+            await calls.call(storage.read)
+        monkeypatch.undo()
+        again = calls.trouble()
+        assert again is not None
+        assert again.age_seconds <= time.monotonic() - before, "it began anew"
         calls.close()
 
     run(scenario())
+
+
+def test_st17_no_pause_between_tries_makes_a_failure_come_and_go() -> None:
+    longest = max(deletions.LONGEST_SECONDS, commits.LARGEST_BACKOFF_SECONDS, saver.LARGEST_BACKOFF_SECONDS)
+    assert 1.25 * longest < storage_calls.RECENT_SECONDS
 
 
 def test_a_storage_that_hangs_starves_no_file_of_this_pods_own(storage: Storage, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import time
@@ -62,6 +63,10 @@ def an_older_copy(root: Path) -> None:
     shutil.rmtree(root / "attempts" / "0003")
 
 
+def a_copy_from_before_the_first_attempt(root: Path) -> None:
+    shutil.rmtree(root / "attempts")
+
+
 def a_torn_fence(root: Path) -> None:
     (root / "attempts" / "0003" / "fence.json").write_text("")
 
@@ -85,6 +90,7 @@ def rewrite_owner(root: Path, **changes: object) -> None:
         (a_later_jobs, "everstep.json"),
         (damaged_owner, "everstep.json"),
         (an_older_copy, "attempts/0003/fence.json"),
+        (a_copy_from_before_the_first_attempt, "attempts/0003/fence.json"),
         (a_torn_fence, "attempts/0003/fence.json"),
         (another_intents_fence, "attempts/0003/fence.json"),
     ],
@@ -157,6 +163,18 @@ def test_r11_a_fence_that_this_client_believes_absent_is_looked_for_again(root: 
     assert unseen(root, world.OWNER, attempt=4, files=client) is None
 
 
+@pytest.mark.parametrize("looked_for", ["everstep.json", "attempts/0003/fence.json"])
+def test_r11_what_this_client_saw_absent_before_the_first_attempt_is_looked_for_again(
+    tmp_path: Path, looked_for: str
+) -> None:
+    root, client = tmp_path / "gpt", CachingClient()
+    root.mkdir()
+    with pytest.raises(FileNotFoundError):
+        client.read(root / looked_for)
+    world.begin(root, world.make_plan(3))
+    assert unseen(root, world.OWNER, attempt=3, files=client) is None
+
+
 def test_r5_a_higher_fence_that_comes_during_the_take_refuses(root: Path) -> None:
     (root / "step_9.tmp-3").mkdir()
 
@@ -191,6 +209,28 @@ def test_a_long_copy_gets_on_with_each_block(root: Path, monkeypatch: pytest.Mon
     run_watched(steps, hashing.hash_file, root / "file")
     assert steps.age_seconds == 1.0
     assert next(clock) == 6  # made, four blocks, asked
+
+
+@pytest.mark.parametrize(("bytes_a_second", "longest_seconds"), [(2 << 20, 5.0), (5 << 20, 4.0), (1 << 30, 1.0)])
+def test_st18_bytes_of_a_slow_storage_are_told_in_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch, bytes_a_second: int, longest_seconds: float
+) -> None:
+    """The page cache takes everything at once: only what was made durable is told, and how long that takes is the storage's speed."""
+    now, synced, told = [0.0], [0], [0.0]
+
+    def make_durable(handle: int) -> None:
+        size = os.fstat(handle).st_size
+        now[0] += (size - synced[0]) / bytes_a_second
+        synced[0] = size
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, make_durable)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    (root / "snapshot").write_bytes(bytes(200 << 20))
+    with (root / "snapshot").open("rb", buffering=0) as source:
+        hashing.copy_and_hash(source, root / "copy", "copy", on_block=lambda: told.append(now[0]))
+    assert max(after - before for before, after in itertools.pairwise(told)) <= longest_seconds
+    assert len(told) > 3
 
 
 def test_what_is_said_of_a_failure_is_the_same_each_time(root: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from everstep_operator.cluster import errands, follow, sidecars
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.core import model
-from everstep_protocol.messages import Peer
+from everstep_protocol.messages import Ack, Peer, Ping
 from unit.operator.small_api import run
 from unit.operator.small_sidecars import (
     FastClock,
@@ -65,6 +65,16 @@ def test_an_errand_that_is_never_answered_has_failed(monkeypatch: pytest.MonkeyP
             made.ask_sight(model.AskSight("pod-a", pod.ip, 4, "intent"))
             await woken.wait()
             assert made.sights(4, "intent") == {}
+
+    run(test)
+
+
+def test_a_question_whose_time_is_over_does_not_wait_for_ever() -> None:
+    async def test() -> None:
+        port = free_port()
+        async with deaf("127.0.0.1", port), sidecar_client(port) as asker:
+            with pytest.raises(sidecars.Silent):
+                await asker.call("job-uid", Peer("pod-a", "127.0.0.1"), "/v1/ping", Ping(1), Ack, 0.0)
 
     run(test)
 

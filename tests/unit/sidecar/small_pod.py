@@ -32,6 +32,12 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(scenario, LIMIT_SECONDS))
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Look until it is true."""
+    while not condition():  # noqa: ASYNC110 - of whatever kind it is
+        await asyncio.sleep(0.005)
+
+
 async def turns() -> None:
     """All that can be done now is done."""
     for _ in range(20):

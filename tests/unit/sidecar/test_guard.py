@@ -176,6 +176,27 @@ def test_who_is_proven_stays_and_counts_no_more() -> None:
     run(test)
 
 
+def test_a_proven_connection_that_nobody_uses_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(port: Port) -> None:
+        streams = await port.connect()
+        await answer(streams, PROVE)
+        await until_closed(streams)
+
+    monkeypatch.setattr(guard, "KEPT_SECONDS", 0.05)
+    run(test)
+
+
+def test_a_body_that_is_not_wanted_is_thrown_away_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(port: Port) -> None:
+        streams = await port.connect()
+        assert b"Connection: close" in await answer(streams, BEGUN["a body that does not come"])
+        await until_closed(streams)
+
+    monkeypatch.setattr(guard, "PROOF_SECONDS", 2 * HANG)
+    monkeypatch.setattr(guard, "LINGERING_SECONDS", 0.05)
+    run(test)
+
+
 def test_a_stranger_gets_one_answer_and_is_told_so() -> None:
     async def test(port: Port) -> None:
         for request in (GET, b"GET /none HTTP/1.1\r\nHost: a\r\n\r\n", b"PUT /open HTTP/1.1\r\nHost: a\r\n\r\n"):

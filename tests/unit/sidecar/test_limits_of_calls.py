@@ -19,7 +19,7 @@ from everstep_sidecar.sight import Sights, ask_all
 from everstep_sidecar.stop_rounds import StopRounds, Ways
 from everstep_sidecar.tasks import Tasks
 from store_support import world
-from unit.sidecar.small_pod import FOR_EVER, Nobody, Pauses, pauses, played, pod_of, run, turns, within
+from unit.sidecar.small_pod import FOR_EVER, Nobody, Pauses, pauses, played, pod_of, run, turns, until, within
 from unit.sidecar.test_sidecar_core import PLAN
 
 __all__ = ["pauses"]
@@ -105,8 +105,7 @@ def test_r19_a_member_that_does_not_hear_an_order_is_asked_again_soon(tmp_path: 
             end=lambda over: None,
         )
         stopping = asyncio.create_task(StopRounds(pod, PLAN, ways).run(FOR_EVER))
-        while "/v1/stop" not in others.waited:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: "/v1/stop" in others.waited)
         stopping.cancel()
         assert others.waited["/v1/stop"][0] <= 2.0
 

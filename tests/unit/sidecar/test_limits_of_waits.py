@@ -42,6 +42,7 @@ from unit.sidecar.small_pod import (
     report,
     run,
     turns,
+    until,
     within,
 )
 from unit.sidecar.test_sidecar_core import PLAN
@@ -300,8 +301,7 @@ def test_r23_peers_are_pinged_one_after_the_other(tmp_path: Path, monkeypatch: p
         agent = Agent(pod_of(tmp_path, "a", client=others))
         agent.plan = PLAN
         agent.spawn(agent._ping_peers())
-        while len(others.waited.get("/v1/ping", ())) < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: len(others.waited.get("/v1/ping", ())) >= 3)
         assert max(others.waited["/v1/ping"]) <= 2.0
         await agent.close()
 
@@ -318,8 +318,7 @@ def test_a_pod_that_is_not_needed_leaves_though_its_launcher_does_not_say_that_n
         assert await pod.remember(1)
         agent = Agent(pod)
         agent.spawn(agent._let_leave())
-        while not launcher.orders:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: launcher.orders)
         assert launcher.orders == [local.Exit("left")]
         await agent.close()
 

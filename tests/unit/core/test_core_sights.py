@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from everstep_operator.core import attempts, coordinators, sights
+from everstep_operator.core import attempts, coordinators
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     AskLeave,
@@ -258,7 +258,7 @@ def test_r11_a_joiner_that_does_not_see_the_storage_is_told_in_both_conditions()
         "worker 4 on node n4 to say that the storage is seen there" in condition(decide(seen, SETTINGS), "Degraded")[2]
     )
     blind = decide(replace(seen, sights={"u4": blind_sight(4)}), SETTINGS)
-    assert "/ckpt on n4 is another volume" in condition(blind, "Degraded")[2]
+    assert "gpt-w4 on n4 does not see this job's storage" in condition(blind, "Degraded")[2]
     healthy, reason, message = condition(blind, "CheckpointHealthy")
     assert (healthy, reason) == ("False", "StorageNotShared")
-    assert "worker 4 on node n4: /ckpt on n4" in message
+    assert message == "gpt-w4 on n4 does not see this job's storage: mount the claim there"

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from everstep_sidecar import commits
 from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.store.files import FILES
 from store_support import world
@@ -43,6 +44,9 @@ def lives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, L
 
     monkeypatch.setattr(FILES, "_before", before)
     monkeypatch.setattr(Backoff, "pause", pause_briefly)
+    monkeypatch.setattr(
+        commits, "HELD_SECONDS", 3600.0
+    )  # whoever may go on is told so, and does not find out by asking again
     yield found
     for life in found.values():
         life.released.set()

@@ -13,6 +13,7 @@ from everstep_protocol.messages import Ack, Peer, Ping
 from everstep_sidecar.client import Client, Refused, Unanswered
 from everstep_sidecar.guard import GuardedPort
 from everstep_sidecar.server import Identity, Rejected, Route, Server
+from loopback import address
 
 HANG = 20.0
 TOKEN = "token"
@@ -40,7 +41,7 @@ class Asked:
 
 async def _listen(asked: Asked, port: int) -> tuple[GuardedPort, int]:
     guarded = GuardedPort(asked.application(), is_member=lambda address: False)
-    await guarded.start("127.0.0.1", port)
+    await guarded.start(address(1), port)
     assert guarded._server is not None
     return guarded, guarded._server.sockets[0].getsockname()[1]
 
@@ -50,7 +51,7 @@ def _run(test: Any) -> None:
         asked, heard = Asked(), []
         guarded, port = await _listen(asked, 0)
         client = Client(
-            token=TOKEN, job_uid="job", own_uid="me", port=port, on_highest=heard.append, source_ip="127.0.0.1"
+            token=TOKEN, job_uid="job", own_uid="me", port=port, on_highest=heard.append, source_ip=address(1)
         )
         await client.start()
         try:
@@ -66,7 +67,7 @@ def test_r22_a_restart_of_the_asked_is_not_noticed() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         for start in (0, 10, 20):
             numbers = range(start, start + 5)
-            answers = [client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(n), Ack) for n in numbers]
+            answers = [client.post(Peer("uid", address(1)), "/v1/ping", Ping(n), Ack) for n in numbers]
             assert await asyncio.gather(*answers) == [Ack(7)] * 5
             assert sorted(asked.pings[-5:]) == list(numbers)
             await guarded.close()
@@ -81,7 +82,7 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         asked.refusal = Rejected(auth.OTHER_BOOT, "for ever")
         with pytest.raises(Refused, match="for ever"):
-            await client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await client.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack)
         assert asked.pings == [0]  # the first contact was refused before it got there
         await guarded.close()
 
@@ -91,9 +92,9 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
 def test_st16_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         await guarded.close()
-        async with await asyncio.start_server(_answer_without_end, "127.0.0.1", port):
+        async with await asyncio.start_server(_answer_without_end, address(1), port):
             with pytest.raises(Unanswered, match="the answer has more than"):
-                await client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack, seconds=5.0)
+                await client.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack, seconds=5.0)
 
     monkeypatch.setattr(auth, "LARGEST_ANSWER_BYTES", 1 << 20)
     _run(test)

@@ -290,7 +290,7 @@ def test_st3_no_call_that_fails_for_ever_is_made_more_than_a_few_times_a_second(
             if kind == failing and kind[1] != "probe":
                 half = times[0] + SECONDS / 2
                 early, late = sum(at < half for at in times), sum(at >= half for at in times)
-                assert late <= max(early, 4), f"{failing} fails, {way}: {early}, then {late} calls of {target}"
+                assert late <= max(early + 1, 4), f"{failing} fails, {way}: {early}, then {late} calls of {target}"
         assert seen or new, f"{failing} fails, {way}: the core must look all the same"
 
 

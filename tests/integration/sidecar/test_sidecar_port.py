@@ -103,7 +103,7 @@ def test_st16_the_port_holds_against_a_crowd_of_strangers(make_world):
 
 
 def test_st16_metrics_and_health_hold_as_well(make_world):
-    pod = make_world(1).pods[0]
+    pod = make_world(1, launchers=False).pods[0]  # none that is accepted only now
     rss, descriptors = rss_kib(pod), num_descriptors(pod)
     with crowd(pod, pod.metrics_port) as all_closed:
         until(lambda: pod.get("/healthz", metrics=True) and all_closed.is_set(), "turned away", 4 * HANG_SECONDS)

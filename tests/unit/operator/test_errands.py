@@ -200,7 +200,7 @@ def test_st9_every_pod_has_its_turn_where_one_misses_the_storage_and_that_of_ano
     """The core asks as `coordinators.choose` says, until one of them can prepare."""
     port, outcomes = free_port(), ("wait", "busy", "wait", "ready")
     pods = [
-        Pod(f"127.0.0.{i + 1}", port, f"u{i}", status(f"u{i}"), answer=lambda _, o=outcome: answered(o))
+        Pod(address(i + 1), port, f"u{i}", status(f"u{i}"), answer=lambda _, o=outcome: answered(o))
         for i, outcome in enumerate(outcomes)
     ]
     there = tuple(jobs.pod(i, ip=pod.ip) for i, pod in enumerate(pods))

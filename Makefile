@@ -20,6 +20,9 @@ define timed
 endef
 
 PYTEST := $(BIN)/python -m pytest
+# Many tests wait: twice as many processes as cores keep two cores busy. What they listen on is their own (tests/loopback.py).
+TEST_PROCESSES ?= 4
+SIDE_BY_SIDE := -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: help
 help: ## Show this
@@ -48,7 +51,7 @@ test: check test-unit test-contract test-integration test-chart test-cluster ## 
 
 .PHONY: test-unit
 test-unit: $(READY) ## Functions and classes alone
-	$(call timed,unit tests,$(PYTEST) -q tests/unit)
+	$(call timed,unit tests,$(PYTEST) -q $(SIDE_BY_SIDE) tests/unit)
 
 .PHONY: test-contract
 test-contract: $(READY) ## What the parts say to each other
@@ -56,7 +59,8 @@ test-contract: $(READY) ## What the parts say to each other
 
 .PHONY: test-integration
 test-integration: $(READY) ## Real processes, without a cluster
-	$(call timed,integration tests,$(PYTEST) -q tests/integration)
+	$(call timed,integration tests of sidecar and launcher,$(PYTEST) -q $(SIDE_BY_SIDE) tests/integration/sidecar tests/integration/launcher)
+	$(call timed,integration tests of the library,$(PYTEST) -q tests/integration/library)
 
 .PHONY: test-chart
 test-chart: $(READY) ## The Helm chart, with helm itself

@@ -142,7 +142,7 @@ class Commits:
         self._act(effect, step)
         for old in saves.surplus(self._book):
             self._drop(old, "not all pods wrote their part of it, and later saves were begun")
-        await self._pod.changes.wait(lambda: saves.answer(self._book, uid, step) != "wait", HELD_SECONDS)
+        await self._pod.changes.wait(lambda: saves.is_worth_an_answer(self._book, uid, step), HELD_SECONDS)
         return self._answer(uid, step)
 
     def _answer(self, uid: str, step: int) -> SaveAnswer:

@@ -255,7 +255,7 @@ def _too_few_see(seen: Observed, settings: Settings, spec: JobSpec, candidates: 
     if not blind:
         message = f"{count} of at least {spec.min_workers} workers can run; {why}"
         return Outcome("Waiting", "NotEnoughWorkers", message, actions, SOON)
-    message = f"{count} of at least {spec.min_workers} workers see the storage of this job; {why}; {sights.REMEDY}"
+    message = f"{count} of at least {spec.min_workers} workers see the storage of this job; {why}"
     reason = sights.reason(seen, blind)
     return Outcome("Waiting", reason, message, actions, LOOK_AGAIN, trouble=Trouble(reason, message))
 

@@ -11,7 +11,6 @@ from everstep_operator.core import pods
 from everstep_operator.core.model import AskSight, Observed, PodView, Settings
 
 NOT_SHARED = "StorageNotShared"
-REMEDY = "every pod must mount the same shared volume: look at the claim's access mode (ReadWriteMany) and at the mount on that node"
 STALE_SECONDS = 60.0  # so old, a word that is asked for every second is silence
 LAUNCHER_RETRY = 1.0  # seconds: a container that the kubelet starts again is there soon
 
@@ -72,7 +71,12 @@ def why_not(seen: Observed, pod: PodView) -> str:
 
 def lines(seen: Observed, those: Iterable[PodView]) -> str:
     """Which of them cannot be members, on which node, and why each."""
-    return "; ".join(f"{where(pod)}: {why_not(seen, pod)}" for pod in those if why_not(seen, pod))
+    return "; ".join(_line(seen, pod) for pod in those if why_not(seen, pod))
+
+
+def _line(seen: Observed, pod: PodView) -> str:
+    """What a pod says of its storage names it, and what to do."""
+    return why_not(seen, pod) if is_blind(seen, pod) else f"{where(pod)}: {why_not(seen, pod)}"
 
 
 def where(pod: PodView) -> str:

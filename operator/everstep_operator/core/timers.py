@@ -36,9 +36,9 @@ def waits_for_storage(seen: Observed) -> str:
     """Before go: whose storage does not answer, and how, for people; empty: nobody's. They are late through no fault of theirs."""
     if pods.has_started(seen):
         return ""
-    plan, answer = pods.current_plan(seen), _coordinators_answer(seen)
+    answer = _coordinators_answer(seen)
     if answer is not None and answer.storage is not None:
-        return f"{_where(plan.member(plan.coordinator.uid))}: {answer.storage.message}"
+        return answer.storage.message
     return _sentences(seen, _hanging(seen))
 
 
@@ -151,9 +151,9 @@ def _summaries(seen: Observed) -> tuple[tuple[Member, MemberSummary | None], ...
 
 
 def _sentences(seen: Observed, those: tuple[Member, ...]) -> str:
-    """What these members themselves say that keeps them."""
+    """What these members themselves say that keeps them; they name themselves in it."""
     troubles = {member.id: summary.trouble for member, summary in _summaries(seen) if summary and summary.trouble}
-    return "; ".join(f"{_where(m)}: {troubles[m.id].message}" for m in those if m.id in troubles)
+    return "; ".join(troubles[m.id].message for m in those if m.id in troubles)
 
 
 def _where(member: Member | None) -> str:

@@ -11,7 +11,7 @@ from everstep_operator.core.outcome import Trouble
 
 SILENT_SECONDS = 60.0  # a coordinator that has not answered for so long may not save either
 REMAIN_SECONDS = 120.0  # a pod that is still there so long after its grace does not go by itself
-# words of ours for `failing`; all others are the system's, as ENOSPC
+# Words of ours, whose sentences name pod, node and remedy; all others are the system's, as ENOSPC.
 OUR_WORDS = (
     "StateRefused",
     "SaveFailed",
@@ -20,6 +20,8 @@ OUR_WORDS = (
     "StorageHangs",
     "StorageError",
     "DeletionFails",
+    "StopNotHeard",
+    "StopNotSaved",
 )
 
 
@@ -54,11 +56,10 @@ def _failing(answer: SidecarStatus | None) -> Trouble | None:
 
 def _members(seen: Observed, answer: SidecarStatus | None) -> Trouble | None:
     """What members say that keeps them from their part."""
-    found = [(summary.uid, summary.trouble) for summary in answer.members if summary.trouble] if answer else []
+    found = [summary.trouble for summary in answer.members if summary.trouble] if answer else []
     if not found:
         return None
-    message = "; ".join(f"{_who(seen, uid)}: {trouble.message}" for uid, trouble in found if trouble)
-    return Trouble(_word(found[0][1]), message)
+    return Trouble(_word(found[0]), "; ".join(trouble.message for trouble in found))
 
 
 def _blind(seen: Observed) -> Trouble | None:
@@ -71,22 +72,17 @@ def _blind(seen: Observed) -> Trouble | None:
     blind = [pod for pod in those if sights.is_blind(seen, pod) and not pods.is_over(pod)]
     if not blind:
         return None
-    return Trouble(sights.reason(seen, blind), f"{sights.lines(seen, blind)}; {sights.REMEDY}")
+    return Trouble(sights.reason(seen, blind), sights.lines(seen, blind))
 
 
 def _storage(seen: Observed, answer: SidecarStatus | None) -> Trouble | None:
     if answer is None or answer.storage is None:
         return None
-    return Trouble(_word(answer.storage), f"{_who(seen, answer.pod_uid)}: {answer.storage.message}")
+    return Trouble(_word(answer.storage), answer.storage.message)
 
 
-def _word(trouble: Said | None) -> str:
-    return trouble.reason if trouble is not None and trouble.reason in OUR_WORDS else "CheckpointFailing"
-
-
-def _who(seen: Observed, uid: str) -> str:
-    pod = pods.by_uid(seen).get(uid)
-    return sights.where(pod) if pod else "a worker"
+def _word(trouble: Said) -> str:
+    return trouble.reason if trouble.reason in OUR_WORDS else "CheckpointFailing"
 
 
 def _on(seen: Observed, uid: str) -> str:

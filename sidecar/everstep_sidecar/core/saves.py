@@ -115,6 +115,11 @@ def answer(book: Book, uid: str, step: int) -> Literal["write", "committed", "dr
     return "write" if save.state == "open" and uid not in save.durable else "wait"
 
 
+def is_worth_an_answer(book: Book, uid: str, step: int) -> bool:
+    """Whether a member that asked and was held is told now; also `wait`, where its next notice is what makes the directory anew."""
+    return answer(book, uid, step) != "wait" or book.save(step).state == "new"
+
+
 def _marked(save: Save, uid: str, notice: SaveNotice) -> Save:
     save = replace(save, ready=save.ready | {uid})
     if notice.stage == "durable":

@@ -30,18 +30,12 @@ from everstep_protocol.plan import Coordinator, Member, Plan, Resume, SaveInterv
 from everstep_protocol.records import Ready
 from everstep_protocol.shared_memory import PHASES, Control, Page, Progress
 from hang_limit import hang_seconds
+from loopback import address, free_port
 
 HANG_SECONDS = hang_seconds(30.0)  # a limit on hangs, never an expectation
 JOB_UID = "job-1"
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[3]
-
-
-def free_port() -> int:
-    """A TCP port that is free on all loopback addresses now."""
-    with socket.socket() as probe:
-        probe.bind(("0.0.0.0", 0))
-        return int(probe.getsockname()[1])
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = HANG_SECONDS) -> T:
@@ -189,7 +183,7 @@ class Pod:
 
     @property
     def ip(self) -> str:
-        return f"127.0.0.{10 + self.index}"
+        return address(10 + self.index)
 
     @property
     def memory(self) -> Path:

@@ -171,7 +171,7 @@ case(
 )
 HANGING = Trouble("StorageHangs", "a listing of /ckpt has not returned", 45.0)
 NOBODY_COULD = sidecar(2, (0, 1, 2), ("absent", "absent", "absent"), gone=False, training=training(-1), storage=HANGING)
-WAITS = f"{WORKERS_2} wait for the storage: worker 0 on node n0: a listing of /ckpt has not returned"
+WAITS = f"{WORKERS_2} wait for the storage: a listing of /ckpt has not returned"
 case(
     "R11: the coordinator's storage hangs: nobody is blamed, and it is said what is waited for",
     preparing(status=planned_2(), pods=TOLD, attempt_age_seconds=45.0, sidecar=NOBODY_COULD),
@@ -181,7 +181,7 @@ case(
         WAITS,
         conditions={
             **WAIT_FOR_4,
-            "CheckpointHealthy": ("False", "StorageHangs", "worker 0 on node n0: a listing of /ckpt has not returned"),
+            "CheckpointHealthy": ("False", "StorageHangs", "a listing of /ckpt has not returned"),
         },
         requeue_after=2.0,
         suspects=SUSPECT,

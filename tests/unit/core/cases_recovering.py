@@ -286,10 +286,7 @@ case(
         suspects=SUSPECT,
     ),
 )
-NOT_SEEN = (
-    "2 of at least 3 workers see the storage of this job; worker 2 on node n2: /ckpt on n2 is another volume; every pod must mount "
-    "the same shared volume: look at the claim's access mode (ReadWriteMany) and at the mount on that node"
-)
+NOT_SEEN = "2 of at least 3 workers see the storage of this job; gpt-w2 on n2 does not see this job's storage: mount the claim there"
 case(
     "R11: too few see the storage: wait, name worker, node and path, and ask again; nothing is decided by those that see too little",
     preparing(

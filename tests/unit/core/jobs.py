@@ -277,7 +277,7 @@ def good_sight(*workers: int) -> dict[str, Sight]:
 
 
 def blind_sight(worker: int, reason: str = "StorageNotShared", **changes: Any) -> Sight:
-    trouble = Trouble(reason, f"/ckpt on n{worker} is another volume", 1.0)
+    trouble = Trouble(reason, f"gpt-w{worker} on n{worker} does not see this job's storage: mount the claim there", 1.0)
     return replace(Sight(f"u{worker}", trouble, launcher=True), **changes)
 
 

@@ -85,14 +85,14 @@ def test_r28_what_a_member_said_of_its_mount_is_in_the_ending() -> None:
     trouble = Trouble("StorageNotShared", "/ckpt is another volume", 9.0)
     end = found(planned(sidecar=before_go("ready", "ready", "absent", troubles={2: trouble})))
     assert (end.cause, end.lost) == ("not-delivered", {2})
-    assert end.message == ("worker 2 did not take attempt 2 within 15 s; worker 2 on node n2: /ckpt is another volume")
+    assert end.message == ("worker 2 did not take attempt 2 within 15 s; /ckpt is another volume")
 
 
 def test_r11_nobody_is_blamed_for_the_coordinators_storage() -> None:
     silent = before_go("absent", "absent", "absent", storage=HANGS)
     decision = decide(planned(sidecar=silent, attempt_age_seconds=59.0), SETTINGS)
     assert (decision.phase, decision.reason) == ("Recovering", "WaitingForStorage")
-    assert "worker 0 on node n0: a listing of /ckpt has not returned" in decision.message
+    assert "a listing of /ckpt has not returned" in decision.message
     assert condition(decision, "Ready")[:2] == ("False", "WaitingForStorage")
     assert condition(decision, "CheckpointHealthy")[:2] == ("False", "StorageHangs")
 
@@ -117,7 +117,7 @@ def test_r11_members_whose_storage_hangs_are_not_given_up_either() -> None:
     assert ending(planned(sidecar=hang, attempt_age_seconds=59.0)) is None
     end = found(planned(sidecar=hang, attempt_age_seconds=60.0))
     assert (end.cause, end.lost, end.ask_last) == ("storage", frozenset(), "")
-    assert "worker 1 on node n1" in end.message
+    assert end.message.endswith(f"it waited for the storage: {HANGS.message}; {HANGS.message}")
     mixed = before_go("ready", "absent", "absent", troubles={1: HANGS})
     assert found(planned(sidecar=mixed)).lost == {2}
 
@@ -387,12 +387,12 @@ SAVING: dict[str, tuple[dict[str, Any], str, str]] = {
     "a member's trouble": (
         {"sidecar": replace(sidecar(), members=(MEMBER,))},
         "StorageNotShared",
-        "worker 2 on node n2: the folder of the save is not there",
+        "the folder of the save is not there",
     ),
     "the coordinator's storage": (
         {"sidecar": sidecar(storage=HANGS)},
         "StorageHangs",
-        "worker 0 on node n0: a listing of /ckpt has not returned",
+        "a listing of /ckpt has not returned",
     ),
 }
 

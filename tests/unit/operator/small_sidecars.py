@@ -37,7 +37,7 @@ def status(uid: str, **changes: Any) -> SidecarStatus:
 
 @dataclass
 class Pod:
-    """A sidecar at 127.0.0.<n>: answers what it is told."""
+    """A sidecar on a loopback address: answers what it is told."""
 
     ip: str
     port: int
@@ -80,12 +80,6 @@ class Pod:
         if request.version == self.status.version:
             await asyncio.sleep(request.wait_seconds)
         return self.status
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -13,13 +13,13 @@ from everstep_protocol import messages
 from everstep_protocol.messages import PrepareAnswer, PrepareRequest, Sight, Trouble
 from everstep_protocol.plan import Resume
 from everstep_sidecar.server import Rejected
+from loopback import address, free_port
 from unit.core import jobs
 from unit.operator.small_sidecars import (
     FastClock,
     Pod,
     client,
     errands_of,
-    free_port,
     plan_of,
     run,
     status,
@@ -32,7 +32,7 @@ READY = messages.PrepareAnswer(4, "intent", "ready", "Newest", "", 4, Resume("no
 
 def test_r4_prepare_is_asked_once_at_a_time_and_its_answer_belongs_to_its_intent() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=lambda request: READY)
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=lambda request: READY)
         await pod.start()
         woken = asyncio.Event()
         async with client(pod.port) as asker:
@@ -56,7 +56,7 @@ def test_r4_who_does_not_answer_prepare_is_named() -> None:
             errands = errands_of(asker, woken.set)
             for uid in ("pod-a", "pod-b"):
                 woken.clear()
-                errands.prepare(model.Prepare(uid, "127.0.0.1", REQUEST))
+                errands.prepare(model.Prepare(uid, address(1), REQUEST))
                 await woken.wait()
             assert errands.failed(4, "intent") == ("pod-a", "pod-b")
             errands.keep(5, {"pod-a", "pod-b"})
@@ -67,7 +67,7 @@ def test_r4_who_does_not_answer_prepare_is_named() -> None:
 
 def test_r23_an_announced_plan_is_not_told_again() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"))
         await pod.start()
         async with client(pod.port) as asker:
             errands = errands_of(asker, lambda: None)
@@ -90,7 +90,7 @@ def is_accepted(errands: Errands, purpose: str = "") -> bool:
 
 def test_r19_save_and_stop_is_asked_again_when_the_core_wants_it_for_another_purpose() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"))
         await pod.start()
         async with client(pod.port) as asker:
             errands = errands_of(asker)
@@ -113,7 +113,7 @@ def test_r19_a_stop_that_nobody_accepts_is_as_old_as_its_first_try() -> None:
         return messages.Ack(1)
 
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=answer)
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=answer)
         await pod.start()
         async with client(pod.port) as asker:
             errands, tried = errands_of(asker, clock=FastClock()), []
@@ -150,7 +150,7 @@ def test_r4_what_settles_the_question_is_not_replaced_by_less_of_another_pod(fir
         port, heard = free_port(), asyncio.Event()
         pods = [
             Pod(
-                f"127.0.0.{number + 1}",
+                address(number + 1),
                 port,
                 f"pod-{number}",
                 status(f"pod-{number}"),
@@ -179,7 +179,7 @@ def test_st7_a_busy_answer_is_an_answer_and_the_next_one_of_that_pod_replaces_an
     answers = iter([answered("busy", progress_age_seconds=3.0), answered("wait"), answered("busy"), READY])
 
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=lambda _: next(answers))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=lambda _: next(answers))
         await pod.start()
         async with client(pod.port) as asker:
             errands, seen = errands_of(asker, clock=FastClock()), []
@@ -200,7 +200,7 @@ def test_st9_every_pod_has_its_turn_where_one_misses_the_storage_and_that_of_ano
     """The core asks as `coordinators.choose` says, until one of them can prepare."""
     port, outcomes = free_port(), ("wait", "busy", "wait", "ready")
     pods = [
-        Pod(f"127.0.0.{i + 1}", port, f"u{i}", status(f"u{i}"), answer=lambda _, o=outcome: answered(o))
+        Pod(address(i + 1), port, f"u{i}", status(f"u{i}"), answer=lambda _, o=outcome: answered(o))
         for i, outcome in enumerate(outcomes)
     ]
     there = tuple(jobs.pod(i, ip=pod.ip) for i, pod in enumerate(pods))
@@ -240,7 +240,7 @@ def test_r4_a_late_answer_of_an_older_attempt_does_not_push_out_the_newer_one() 
         return replace(READY, attempt=request.attempt)
 
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=slowly)
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=slowly)
         await pod.start()
         async with client(pod.port) as asker:
             errands = errands_of(asker)
@@ -265,9 +265,7 @@ def test_st1_sights_are_kept_for_their_attempt_whoever_told_them() -> None:
     }
 
     async def test() -> None:
-        pod = Pod(
-            "127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=lambda asked: answers[type(asked).__name__]
-        )
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=lambda asked: answers[type(asked).__name__])
         await pod.start()
         async with client(pod.port) as asker:
             errands = errands_of(asker)
@@ -289,7 +287,7 @@ def test_st1_sights_are_kept_for_their_attempt_whoever_told_them() -> None:
 
 def test_st1_a_pod_that_is_too_old_to_be_asked_is_no_hindrance() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), paths=("poll",))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), paths=("poll",))
         await pod.start()
         async with client(pod.port) as asker:
             errands = errands_of(asker)
@@ -306,7 +304,7 @@ def test_st17_a_message_that_differs_only_in_numbers_keeps_its_first_form() -> N
 
     async def test() -> None:
         pod = Pod(
-            "127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=lambda _: answered("wait", message=next(texts))
+            address(1), free_port(), "pod-a", status("pod-a"), answer=lambda _: answered("wait", message=next(texts))
         )
         await pod.start()
         async with client(pod.port) as asker:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from everstep_operator.core import model
 from everstep_sidecar.server import Rejected
-from unit.operator.small_sidecars import FastClock, Pod, client, errands_of, free_port, run, status
+from loopback import address, free_port
+from unit.operator.small_sidecars import FastClock, Pod, client, errands_of, run, status
 from unit.operator.test_errands import prepare
 
 
@@ -19,7 +20,7 @@ def test_st3_each_errand_that_fails_is_tried_ever_more_slowly_and_slows_no_other
 ) -> None:
     async def test() -> None:
         clock, port, tried = FastClock(), free_port(), []
-        pod = Pod("127.0.0.1", port, "pod-a", status("pod-a"), answer=reject)
+        pod = Pod(address(1), port, "pod-a", status("pod-a"), answer=reject)
         if way != "refused":
             await pod.start()
         async with client(port) as asker:

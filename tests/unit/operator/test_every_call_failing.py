@@ -41,6 +41,9 @@ Kind = tuple[str, str]  # verb, path without names
 
 SECONDS = 12.0
 MOST_A_SECOND = 5
+A_FEW = 6  # in the later half: one a second, where a loop that does not fall off would make thirty
+WOKEN_EVERY = 0.1  # seconds: twice as often as anything may be done
+AT_ONCE = 12  # lives in one event loop
 WAYS = {
     "403": (403, "Forbidden"),
     "404": (404, "NotFound"),
@@ -190,8 +193,8 @@ class Sidecars(SidecarClient):
         return not self.world.fails(("sidecar", "probe"))
 
 
-async def live(world: World, *, new: bool) -> list[model.Observed]:
-    """A job that runs, or a new one; what its core saw."""
+async def live(world: World, *, new: bool, seconds: float) -> None:
+    """A job that runs, or a new one. One that runs lives on until its core has looked, on a busy machine too."""
     seen_by_core: list[model.Observed] = []
     world.job = job(suspend=False, workers={"max": 2})
     if not new:
@@ -223,21 +226,16 @@ async def live(world: World, *, new: bool) -> list[model.Observed]:
         ]
         running = [start(actor.run(), "actor"), *(start(reflector.run(), "reflector") for reflector in reflectors)]
         stack.push_async_callback(end, *running)
-        until = world.clock.now() + SECONDS
-        while world.clock.now() < until:
+        until = world.clock.now() + seconds
+        while world.clock.now() < until or not (new or seen_by_core):
             actor.wake()  # somebody always does
-            await asyncio.sleep(0.003)
-    return seen_by_core
+            await world.clock.sleep(WOKEN_EVERY)
 
 
-async def whole_life(failing: Kind | None, way: str) -> tuple[World, list[model.Observed]]:
-    worlds = [World(failing, way), World(failing, way)]
-    seen = await asyncio.gather(live(worlds[0], new=False), live(worlds[1], new=True))
-    merged = World()
-    for number, world in enumerate(worlds):
-        for (kind, target), times in world.calls.items():
-            merged.calls[kind, f"{number}{target}"] = times
-    return merged, seen[0]
+async def life(failing: Kind | None, way: str, *, new: bool, seconds: float = SECONDS) -> World:
+    world = World(failing, way)
+    await live(world, new=new, seconds=seconds)
+    return world
 
 
 def run(work: Any) -> Any:
@@ -245,13 +243,18 @@ def run(work: Any) -> Any:
 
 
 @cache
-def kinds() -> tuple[Kind, ...]:
-    world, _ = run(whole_life(None, ""))
-    return tuple(sorted({kind for kind, _ in world.calls}))
+def kinds() -> tuple[tuple[Kind, bool], ...]:
+    """Of the requests of a normal life, and whether it is a new job's."""
+
+    async def normal() -> set[tuple[Kind, bool]]:
+        lives = await asyncio.gather(*(life(None, "", new=new, seconds=4 * SECONDS) for new in (False, True)))
+        return {(kind, new) for new, world in enumerate(lives) for kind, _ in world.calls}
+
+    return tuple(sorted((kind, bool(new)) for kind, new in run(normal())))
 
 
 def test_the_normal_life_makes_every_kind_of_request() -> None:
-    found = {f"{verb} {path}" for verb, path in kinds()}
+    found = {f"{verb} {path}" for (verb, path), _ in kinds()}
     pods = "/api/v1/namespaces/*/pods"
     assert found >= {
         f"POST {pods}",
@@ -275,21 +278,20 @@ def test_the_normal_life_makes_every_kind_of_request() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_st3_no_call_that_fails_for_ever_is_made_more_than_a_few_times_a_second(way: str) -> None:
-    async def all_kinds() -> list[tuple[World, list[model.Observed]]]:
-        found: list[tuple[World, list[model.Observed]]] = []
-        for first in range(0, len(every), 6):
-            found += await asyncio.gather(*(whole_life(kind, way) for kind in every[first : first + 6]))
+    async def all_kinds() -> list[World]:
+        found: list[World] = []
+        for first in range(0, len(every), AT_ONCE):
+            found += await asyncio.gather(*(life(kind, way, new=new) for kind, new in every[first : first + AT_ONCE]))
         return found
 
     every = kinds()
-    for failing, (world, seen) in zip(every, run(all_kinds()), strict=True):
+    for (failing, _), world in zip(every, run(all_kinds()), strict=True):
         for (kind, target), times in world.calls.items():
             assert most_in_a_second(times) <= MOST_A_SECOND, f"{failing} fails, {way}: {kind} {target}"
             if kind == failing and kind[1] != "probe":
-                half = times[0] + SECONDS / 2
-                early, late = sum(at < half for at in times), sum(at >= half for at in times)
-                assert late <= max(early, 4), f"{failing} fails, {way}: {early}, then {late} calls of {target}"
-        assert seen, f"{failing} fails, {way}: the core must look all the same"
+                half, limit = times[0] + SECONDS / 2, times[0] + SECONDS
+                early, late = sum(at < half for at in times), sum(half <= at < limit for at in times)
+                assert late <= max(early + 1, A_FEW), f"{failing} fails, {way}: {early}, then {late} calls of {target}"
 
 
 def most_in_a_second(times: list[float]) -> int:

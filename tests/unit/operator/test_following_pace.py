@@ -12,6 +12,7 @@ import pytest
 from everstep_operator.cluster.follow import Target
 from everstep_protocol.messages import MemberSummary, Peer
 from everstep_protocol.plan import sealed
+from loopback import address, free_port
 from unit.operator.small_sidecars import (
     HANG,
     JOB,
@@ -19,7 +20,6 @@ from unit.operator.small_sidecars import (
     Pod,
     client,
     follower_of,
-    free_port,
     plan_of,
     run,
     silent_host,
@@ -63,7 +63,7 @@ def test_st3_the_polls_of_a_job_are_five_in_a_second_at_most_and_fewer_while_the
     async def test() -> None:
         port, clock = free_port(), FastClock()
         polled: dict[str, list[float]] = {"pod-0": [], "pod-1": []}
-        pods = [Pod(f"127.0.0.{number + 1}", port, uid, status(uid)) for number, uid in enumerate(polled)]
+        pods = [Pod(address(number + 1), port, uid, status(uid)) for number, uid in enumerate(polled)]
         await way(pods[0])
         await pods[1].start()
         async with client(port) as asker:
@@ -94,7 +94,7 @@ def test_st3_the_polls_of_a_job_are_five_in_a_second_at_most_and_fewer_while_the
 def test_st3_a_new_plan_in_every_pass_gives_no_more_polls() -> None:
     async def test() -> None:
         port, clock = free_port(), FastClock()
-        pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
+        pod = Pod(address(1), port, "pod-0", status("pod-0"))
         await pod.start()
         async with client(port) as asker:
             follower, begin, number = follower_of(asker, clock=clock).follower, clock.now(), 1
@@ -112,7 +112,7 @@ def test_st3_a_new_plan_in_every_pass_gives_no_more_polls() -> None:
 def test_st14_a_follower_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         port = free_port()
-        pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
+        pod = Pod(address(1), port, "pod-0", status("pod-0"))
         await pod.start()
         async with client(port) as asker:
             follower = follower_of(asker, clock=FastClock()).follower
@@ -147,7 +147,7 @@ def test_st14_a_probe_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) -
 
             monkeypatch.setattr(prober, "_probe_forever", fails_twice)
             prober.note("pod-0", alive=False)
-            prober.start(Peer("pod-0", "127.0.0.1"), "wished")
+            prober.start(Peer("pod-0", address(1)), "wished")
             await until(lambda: prober.failed("pod-0") == 0)
             prober.stop()
 
@@ -158,8 +158,8 @@ def test_r25_a_pod_is_probed_for_as_long_as_a_pass_wishes_it() -> None:
     async def test() -> None:
         port = free_port()
         async with client(port) as asker:
-            prober, peer = follower_of(asker).prober, Peer("pod-7", "127.0.0.1")
-            with silent_host("127.0.0.1", port):
+            prober, peer = follower_of(asker).prober, Peer("pod-7", address(1))
+            with silent_host(address(1), port):
                 for _ in range(3):
                     prober.keep([peer], "wished")
                 await until(lambda: prober.failed("pod-7") >= 2)
@@ -184,7 +184,7 @@ def test_st13_a_loss_right_after_a_new_plan_is_found_as_fast_as_later(victim: in
         lost = {uids[victim]: 2.0}
         summary = tuple(MemberSummary(uid, "running", 2 if uid in lost else 0, 2) for uid in uids)
         pods = [
-            Pod(f"127.0.0.{number + 1}", port, uid, status(uid, attempt=2, members=summary, lost_peers=lost))
+            Pod(address(number + 1), port, uid, status(uid, attempt=2, members=summary, lost_peers=lost))
             for number, uid in enumerate(uids)
         ]
         healthy = [status(uid, attempt=2) for uid in uids]
@@ -221,7 +221,7 @@ def test_st13_a_loss_right_after_a_new_plan_is_found_as_fast_as_later(victim: in
 def test_the_coordinators_own_silence_has_an_age() -> None:
     async def test() -> None:
         port = free_port()
-        pods = [Pod(f"127.0.0.{number + 1}", port, f"pod-{number}", status(f"pod-{number}")) for number in range(2)]
+        pods = [Pod(address(number + 1), port, f"pod-{number}", status(f"pod-{number}")) for number in range(2)]
         await pods[1].start()
         async with client(port) as asker:
             follower = follower_of(asker).follower

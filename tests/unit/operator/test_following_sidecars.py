@@ -14,13 +14,13 @@ from everstep_protocol import auth, messages
 from everstep_protocol.messages import MemberSummary, Peer
 from everstep_protocol.plan import sealed
 from everstep_sidecar.server import Rejected as ServerRejects
+from loopback import address, free_port
 from unit.operator.small_sidecars import (
     JOB,
     KEY,
     Pod,
     client,
     follower_of,
-    free_port,
     plan_of,
     poll,
     run,
@@ -32,7 +32,7 @@ from unit.operator.small_sidecars import (
 
 def test_r22_an_answer_of_the_pod_that_is_meant() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"))
         await pod.start()
         async with client(pod.port) as asker:
             assert await poll(asker, Peer("pod-a", pod.ip)) == pod.status
@@ -45,7 +45,7 @@ def test_r22_an_answer_of_the_pod_that_is_meant() -> None:
 def test_r22_any_other_answer_is_silence(case: str) -> None:
     async def test() -> None:
         key = KEY if case == "another pod has the IP" else b"x" * 32
-        pod = Pod("127.0.0.1", free_port(), "pod-b", status("pod-b"), key=key)
+        pod = Pod(address(1), free_port(), "pod-b", status("pod-b"), key=key)
         await pod.start()
         async with client(pod.port) as asker:
             with pytest.raises(Silent, match="not signed by pod pod-a"):
@@ -59,8 +59,8 @@ def test_r25_a_refused_connection_is_no_silence() -> None:
     async def test() -> None:
         async with client(free_port()) as asker:
             with pytest.raises(Refusing):
-                await poll(asker, Peer("pod-a", "127.0.0.1"))
-            assert await asker.probe("127.0.0.1")
+                await poll(asker, Peer("pod-a", address(1)))
+            assert await asker.probe(address(1))
 
     run(test)
 
@@ -69,10 +69,10 @@ def test_r25_a_host_that_does_not_answer_is_silent() -> None:
     async def test() -> None:
         port = free_port()
         async with client(port) as asker:
-            with silent_host("127.0.0.1", port):
+            with silent_host(address(1), port):
                 with pytest.raises(Silent):
-                    await poll(asker, Peer("pod-a", "127.0.0.1"))
-                assert not await asker.probe("127.0.0.1")
+                    await poll(asker, Peer("pod-a", address(1)))
+                assert not await asker.probe(address(1))
 
     run(test)
 
@@ -82,7 +82,7 @@ def test_a_signed_no_is_told_with_its_reason() -> None:
         raise ServerRejects(409, "a higher attempt exists")
 
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=refuse)
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=refuse)
         await pod.start()
         async with client(pod.port) as asker:
             with pytest.raises(Rejected, match="a higher attempt exists") as caught:
@@ -95,7 +95,7 @@ def test_a_signed_no_is_told_with_its_reason() -> None:
 
 def test_r22_a_restarted_sidecar_costs_one_refusal_that_nobody_sees() -> None:
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"))
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"))
         async with client(pod.port) as asker:
             for _ in range(3):
                 await pod.start()
@@ -112,7 +112,7 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
         raise ServerRejects(auth.OTHER_BOOT, "another boot id, for ever")
 
     async def test() -> None:
-        pod = Pod("127.0.0.1", free_port(), "pod-a", status("pod-a"), answer=refuse)
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=refuse)
         await pod.start()
         async with client(pod.port) as asker:
             with pytest.raises(Rejected, match="for ever"):
@@ -137,9 +137,9 @@ async def _answer_without_end(reader: asyncio.StreamReader, writer: asyncio.Stre
 def test_st16_an_answer_without_end_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         port = free_port()
-        async with client(port) as asker, await asyncio.start_server(_answer_without_end, "127.0.0.1", port):
+        async with client(port) as asker, await asyncio.start_server(_answer_without_end, address(1), port):
             with pytest.raises(Silent, match="the answer has more than"):
-                await asker.call(JOB, Peer("pod-a", "127.0.0.1"), "/v1/leave", {}, messages.Ack, 5.0)
+                await asker.call(JOB, Peer("pod-a", address(1)), "/v1/leave", {}, messages.Ack, 5.0)
 
     monkeypatch.setattr(auth, "LARGEST_ANSWER_BYTES", 1 << 20)
     run(test)
@@ -148,7 +148,7 @@ def test_st16_an_answer_without_end_is_silence(monkeypatch: pytest.MonkeyPatch) 
 def test_the_coordinator_alone_is_asked_and_condemned_ids_go_with_the_poll() -> None:
     async def test() -> None:
         port = free_port()
-        pods = [Pod(f"127.0.0.{i + 1}", port, f"pod-{i}", status(f"pod-{i}")) for i in range(2)]
+        pods = [Pod(address(i + 1), port, f"pod-{i}", status(f"pod-{i}")) for i in range(2)]
         for pod in pods:
             await pod.start()
         woken = asyncio.Event()
@@ -170,16 +170,14 @@ def test_the_coordinator_alone_is_asked_and_condemned_ids_go_with_the_poll() -> 
 def test_r25_a_silent_coordinator_is_probed_and_the_others_are_asked() -> None:
     async def test() -> None:
         port = free_port()
-        dead = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
-        pods = [
-            Pod(f"127.0.0.{i + 1}", port, f"pod-{i}", status(f"pod-{i}", lost_peers={"pod-0": 2.0})) for i in (1, 2)
-        ]
+        dead = Pod(address(1), port, "pod-0", status("pod-0"))
+        pods = [Pod(address(i + 1), port, f"pod-{i}", status(f"pod-{i}", lost_peers={"pod-0": 2.0})) for i in (1, 2)]
         for pod in pods:
             await pod.start()
         async with client(port) as asker:
             made = follower_of(asker)
             follower, prober = made.follower, made.prober
-            with silent_host("127.0.0.1", port):
+            with silent_host(address(1), port):
                 follower.follow(Target(JOB, plan_of(dead, *pods), ()))
                 await until(lambda: prober.failed("pod-0") >= 2 and follower.lost.get("pod-0") == (2, 2))
             assert follower.lost["pod-1"] == (0, 1)
@@ -197,8 +195,8 @@ def test_r25_a_member_that_peers_lost_is_probed_until_it_answers() -> None:
     async def test() -> None:
         port = free_port()
         summary = (MemberSummary("pod-0", "running", 0, 1), MemberSummary("pod-1", "running", 1, 1))
-        coordinator = Pod("127.0.0.1", port, "pod-0", status("pod-0", members=summary))
-        member = Pod("127.0.0.2", port, "pod-1", status("pod-1"))
+        coordinator = Pod(address(1), port, "pod-0", status("pod-0", members=summary))
+        member = Pod(address(2), port, "pod-1", status("pod-1"))
         await coordinator.start()
         async with client(port) as asker:
             made = follower_of(asker)
@@ -217,7 +215,7 @@ def test_r25_a_member_that_peers_lost_is_probed_until_it_answers() -> None:
 def test_a_new_plan_begins_without_memory_of_the_old() -> None:
     async def test() -> None:
         port = free_port()
-        pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
+        pod = Pod(address(1), port, "pod-0", status("pod-0"))
         await pod.start()
         async with client(port) as asker:
             follower = follower_of(asker).follower

@@ -36,7 +36,7 @@ from store_support import world
 SAVED = (10, 20, 40)
 DAMAGED = 30
 FAILS_ONCE = "__1_0.distcp"  # of step 40: its directory is given up and written again
-SPEED = 50.0  # pauses are so much shorter than they say
+SPEED = 50.0  # a life's seconds in one
 HANG_SECONDS = hang_seconds(90.0)
 FIRST = world.make_plan(1, world=2)
 PLAN = world.make_plan(2, world=2, lineage=((1, 5),))
@@ -103,7 +103,7 @@ class Life:
         settings = SimpleNamespace(memory=self.memory, job_storage=self.root, job_uid=world.JOB, owner=world.OWNER)
         self.pod = _Pod(cast(Settings, settings))
         pod = cast(Pod, self.pod)
-        self.commits = Commits(pod, PLAN, on_higher=lambda highest: None, heard=self._heard, clock=self._clock)
+        self.commits = Commits(pod, PLAN, on_higher=lambda highest: None, heard=self._heard, clock=self.now)
         coordinator = cast(Any, SimpleNamespace(commits=self.commits))
         link = CoordinatorLink(cast(Any, None), PLAN, self.pod.uid, coordinator)
         self.saver = Saver(pod, PLAN, PLAN.members[0], link)
@@ -173,11 +173,12 @@ class Life:
 
     def _heard(self) -> dict[str, Heard]:
         age = self.saver.bytes_age_seconds
-        state = MemberState(2, "running", 40, {}, bytes_age_seconds=None if age is None else age + self.ahead)
+        state = MemberState(2, "running", 40, {}, bytes_age_seconds=None if age is None else age * SPEED + self.ahead)
         return {self.pod.uid: Heard(state, 0.0)}
 
-    def _clock(self) -> float:
-        return time.monotonic() + self.ahead
+    def now(self) -> float:
+        """Its own clock."""
+        return time.monotonic() * SPEED + self.ahead
 
     async def _learn(self) -> None:
         """As the coordinator does."""
@@ -199,6 +200,13 @@ class Life:
             await asyncio.sleep(0.1)
 
 
+class _QuickChanges(Changes):
+    """Answers are held for as long as the life's own clock says."""
+
+    async def wait(self, condition: Callable[[], bool], seconds: float | None = None) -> bool:
+        return await super().wait(condition, None if seconds is None else seconds / SPEED)
+
+
 class _Pod:
     """What saves need of a pod."""
 
@@ -207,7 +215,7 @@ class _Pod:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.changes = Changes()
+        self.changes = _QuickChanges()
         self.metrics = Metrics()
         self.failed = False
 

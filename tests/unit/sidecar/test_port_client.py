@@ -17,6 +17,7 @@ from everstep_sidecar.client import Client, Refused, Unanswered
 from everstep_sidecar.guard import GuardedPort
 from everstep_sidecar.server import PLAN_BODY_BYTES, Identity, Rejected, Route, Server
 from hang_limit import hang_seconds
+from loopback import address
 from unit.sidecar.test_sidecar_core import PLAN
 
 HANG = hang_seconds(20.0)
@@ -53,7 +54,7 @@ class Asked:
 
 async def _listen(asked: Asked, port: int) -> tuple[GuardedPort, int]:
     guarded = GuardedPort(asked.application(), is_member=lambda address: False)
-    await guarded.start("127.0.0.1", port)
+    await guarded.start(address(1), port)
     assert guarded._server is not None
     return guarded, guarded._server.sockets[0].getsockname()[1]
 
@@ -63,7 +64,7 @@ def _run(test: Any) -> None:
         asked, heard = Asked(), []
         guarded, port = await _listen(asked, 0)
         client = Client(
-            token=TOKEN, job_uid="job", own_uid="me", port=port, on_highest=heard.append, source_ip="127.0.0.1"
+            token=TOKEN, job_uid="job", own_uid="me", port=port, on_highest=heard.append, source_ip=address(1)
         )
         await client.start()
         try:
@@ -79,7 +80,7 @@ def test_r22_a_restart_of_the_asked_is_not_noticed() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         for start in (0, 10, 20):
             numbers = range(start, start + 5)
-            answers = [client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(n), Ack) for n in numbers]
+            answers = [client.post(Peer("uid", address(1)), "/v1/ping", Ping(n), Ack) for n in numbers]
             assert await asyncio.gather(*answers) == [Ack(7)] * 5
             assert sorted(asked.pings[-5:]) == list(numbers)
             await guarded.close()
@@ -94,7 +95,7 @@ def test_r22_a_request_is_repeated_once_and_no_more() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         asked.refusal = Rejected(auth.OTHER_BOOT, "for ever")
         with pytest.raises(Refused, match="for ever"):
-            await client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await client.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack)
         assert asked.pings == [0]  # the first contact was refused before it got there
         await guarded.close()
 
@@ -109,7 +110,7 @@ def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> Non
 
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         for _ in range(3):
-            assert await client.post(Peer("uid", "127.0.0.1"), "/v1/announce", announce, Ack) == Ack(7)
+            assert await client.post(Peer("uid", address(1)), "/v1/announce", announce, Ack) == Ack(7)
             await guarded.close()
             guarded, _ = await _listen(asked, port)
         assert asked.announced == [announce] * 3
@@ -128,7 +129,7 @@ def test_st16_headers_that_are_no_text_are_a_strangers(
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot="")
         headers = {key: text.encode() for key, text in head.headers("another token").items()} | {name: value}
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(address(1), port)
         lines = [b"%s: %s" % (key.encode(), text) for key, text in headers.items()]
         writer.write(b"\r\n".join([b"POST /v1/ping HTTP/1.1", b"Host: a", b"Content-Length: 2", *lines, b"", b"{}"]))
         assert (await reader.readline()).split()[1] == b"401"
@@ -142,7 +143,7 @@ def test_st16_headers_that_are_no_text_are_a_strangers(
 def test_r22_an_answer_of_another_pod_at_that_address_does_not_count() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         with pytest.raises(Unanswered, match="not signed by pod another"):
-            await client.post(Peer("another", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await client.post(Peer("another", address(1)), "/v1/ping", Ping(0), Ack)
         await guarded.close()
 
     _run(test)
@@ -151,11 +152,11 @@ def test_r22_an_answer_of_another_pod_at_that_address_does_not_count() -> None:
 def test_r22_a_request_of_another_job_is_a_strangers() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         other = Client(
-            token=TOKEN, job_uid="another", own_uid="me", port=port, on_highest=lambda _: None, source_ip="127.0.0.1"
+            token=TOKEN, job_uid="another", own_uid="me", port=port, on_highest=lambda _: None, source_ip=address(1)
         )
         await other.start()
         with pytest.raises(Unanswered, match="401"):
-            await other.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await other.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack)
         await other.close()
         await guarded.close()
         assert asked.pings == []
@@ -166,10 +167,10 @@ def test_r22_a_request_of_another_job_is_a_strangers() -> None:
 def test_st16_a_body_that_does_not_come_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         with pytest.raises(Refused):  # it says its boot id
-            await client.post(Peer("uid", "127.0.0.1"), "/v1/nothing", Ping(0), Ack)
+            await client.post(Peer("uid", address(1)), "/v1/nothing", Ping(0), Ack)
         boot = client._boots.of("uid")
         head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot=boot)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(address(1), port)
         lines = [f"{name}: {value}" for name, value in head.headers(TOKEN).items()]
         writer.write("\r\n".join(["POST /v1/ping HTTP/1.1", "Host: a", "Content-Length: 2", *lines, "", ""]).encode())
         assert (await reader.readline()).split()[1] == b"408"
@@ -183,9 +184,9 @@ def test_st16_a_body_that_does_not_come_is_waited_for_briefly(monkeypatch: pytes
 def test_st16_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         await guarded.close()
-        async with await asyncio.start_server(_answer_without_end, "127.0.0.1", port):
+        async with await asyncio.start_server(_answer_without_end, address(1), port):
             with pytest.raises(Unanswered, match="the answer has more than"):
-                await client.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack, seconds=5.0)
+                await client.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack, seconds=5.0)
 
     monkeypatch.setattr(auth, "LARGEST_ANSWER_BYTES", 1 << 20)
     _run(test)

@@ -173,9 +173,7 @@ def _stats() -> Iterator[_Stat]:
     """All processes that can be seen. Raises OSError where /proc cannot be listed."""
     for entry in os.listdir("/proc"):  # noqa: PTH208 - many names, no need for paths
         if entry.isdigit():
-            with suppress(
-                OSError, ValueError, IndexError
-            ):  # it ended meanwhile, or a sandbox's kernel tells it otherwise
+            with suppress(OSError, ValueError, IndexError):  # it ended meanwhile, or is told otherwise here
                 yield _parse_stat(int(entry), Path("/proc", entry, "stat").read_bytes())
 
 

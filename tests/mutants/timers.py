@@ -17,7 +17,10 @@ _CONSTANT = re.compile(r"_?[A-Z][A-Z_]*_SECONDS")
 
 
 def find(root: Path) -> frozenset[str]:
-    """`Settings.hello_deadline` for each float of the operator's settings, `sidecar/saver.LOOK_SECONDS` for each such constant."""
+    """`Settings.hello_deadline` for each float of the operator's settings, `sidecar/saver.LOOK_SECONDS` for each such constant.
+
+    A constant that is a float counts whatever its name is: most are times, and of the others exempt.toml says what they are.
+    """
     constants = (
         f"{package}/{path.relative_to(root / folder).with_suffix('').as_posix()}.{name}"
         for package, folder in PACKAGES.items()
@@ -32,7 +35,11 @@ def _constants(module: ast.Module) -> Iterator[str]:
         if isinstance(statement, ast.Assign | ast.AnnAssign):
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             names = (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
-            yield from filter(_CONSTANT.fullmatch, names)
+            yield from (name for name in names if _CONSTANT.fullmatch(name) or _is_float(statement.value))
+
+
+def _is_float(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, float)
 
 
 def _settings(path: Path) -> Iterator[str]:

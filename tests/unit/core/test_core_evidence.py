@@ -34,6 +34,13 @@ def test_r25_short_steps_may_stop_for_three_seconds() -> None:
         assert lost(stuck(sidecar=answer, training_age_seconds=age, sidecar_age_seconds=0.0)) == expected
 
 
+def test_st11_a_member_that_the_caches_do_not_show_is_looked_at_again_soon() -> None:
+    """Whether it is gone is being asked for: nothing else tells when the answer is there."""
+    assert decide(observed(), SETTINGS).requeue_after == SETTINGS.step_write
+    for hidden in ({"pods": tuple(pod(i) for i in range(3))}, {"nodes": nodes(3)}):
+        assert decide(observed(**hidden), SETTINGS).requeue_after == 2.0
+
+
 def test_r31_a_member_that_finished_is_never_lost() -> None:
     finished = started_status(workers=(*rows(0, 1, 2), WorkerStatus(3, "Finished", "n3")))
     gone = {"pods": tuple(pod(i) for i in range(3)), "gone_pods": frozenset({"u3"})}

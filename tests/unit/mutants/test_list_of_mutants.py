@@ -26,7 +26,11 @@ def test_every_timer_of_the_product_is_found() -> None:
     """One of each kind, so that the search is known to see them."""
     found = timers.find(ROOT)
     assert {"Settings.hello_deadline", "sidecar/saver.LOOK_SECONDS", "launcher/cause.WINDOW_SECONDS"} <= found
-    assert {"operator/cluster/leases.POLL_SECONDS", "operator/main._STOP_SECONDS"} <= found
+    assert {
+        "operator/cluster/leases.POLL_SECONDS",
+        "operator/core/running.SLOWLY",
+        "sidecar/core/overdue.LEAST_SECONDS",
+    } <= found
     assert not {name for name in found if name in ("Settings.history", "Settings.api_port")}
 
 

@@ -72,6 +72,11 @@ test-cluster: $(READY) ## Real faults on a real Kubernetes on this machine (root
 	$(call timed,parts of the test cluster,tests/cluster/cluster build)
 	$(call timed,cluster tests,$(PYTEST) tests/cluster)
 
+JOBS ?= 2
+.PHONY: mutants
+mutants: $(READY) ## Each rule and timer taken out once, JOBS=2 at a time: its tests must fail (ONLY=R7 for some)
+	@PYTHONPATH=tests $(BIN)/python tests/mutants/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
+
 RUNS ?= 40
 .PHONY: soak-exits
 soak-exits: $(READY) ## The example on the oldest torch, RUNS=40 times with all cores busy: each run must end with 0 (root)

@@ -78,9 +78,10 @@ class Agent:
         async with self._intake:
             if attempt > self._pod.highest and await self._pod.remember(attempt):
                 _log.info("attempt %d is announced: older ones stop", attempt)
+                grace_seconds = self._grace_seconds()
                 self._end_run()
                 self.plan = None
-                self._pod.link.forbid(attempt - 1, self._grace_seconds())
+                self._pod.link.forbid(attempt - 1, grace_seconds)
                 self._pod.changes.bump()
 
     def heard(self, attempt: int) -> None:

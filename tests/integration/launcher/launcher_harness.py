@@ -16,8 +16,9 @@ from typing import TypeVar
 
 from everstep_protocol import local, names
 from everstep_protocol.plan import Coordinator, Member, Plan, Resume, SaveInterval, sealed
+from hang_limit import hang_seconds
 
-HANG_SECONDS = 60.0
+HANG_SECONDS = hang_seconds(60.0)
 LIBRARY = Path(__file__).resolve().parents[3] / "trainer_lib"
 
 M = TypeVar("M", bound=local.Message)

@@ -74,7 +74,7 @@ def test_the_users_tuning_wins_and_the_resume_directory_is_told(pod: Pod) -> Non
 
 def test_restart_with_a_new_attempt(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", FOREVER))
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the first attempt")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the first attempt")
     first = below(pod.pid)
     pod.sidecar.send(local.Stop(1, 0))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)
@@ -112,7 +112,7 @@ def test_an_older_stop_leaves_the_newer_attempt_alone(pod: Pod) -> None:
     pod.launch("python3", pod.script("train.py", FOREVER))
     pod.sidecar.accept()
     pod.start(4)
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the attempt")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the attempt")
     pod.sidecar.send(local.Stop(3, 0))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(3)
     assert len(below(pod.pid)) == 1
@@ -141,7 +141,7 @@ while True: time.sleep(60)
 
 def test_a_deaf_trainer_is_killed_after_the_bound(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", DEAF))
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the trainer")
     (trainer,) = below(pod.pid)
     pod.sidecar.send(local.Stop(1, 0.5))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)
@@ -159,7 +159,7 @@ while True: time.sleep(60)
 
 def test_a_planned_stop_lets_the_trainer_end_by_itself(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", SAVES))
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the trainer")
     pod.sidecar.send(local.Stop(1, 60))
     assert pod.sidecar.expect(local.Stopped) == local.Stopped(1)
     assert pod.stdout.read_bytes() == b"up\nsaved\n"
@@ -201,6 +201,23 @@ def test_nothing_that_a_trainer_started_survives_it(pod: Pod, end: str) -> None:
         pod.sidecar.expect(local.Stopped)
     assert below(pod.pid) == []  # no zombie either
     assert not any(is_alive(pid) for pid in family)
+
+
+LOOKS_FOR_FAMILY = """
+import os, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+    print("left:", [pid for pid in open("family").read().split() if os.path.exists("/proc/" + pid)], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_r7_the_next_attempt_begins_when_nothing_of_the_older_one_is_left(pod: Pod) -> None:
+    """Also where nobody ordered a stop before: its processes may hold devices, ports and files."""
+    pod.run("python3", pod.script("train.py", LOOKS_FOR_FAMILY + FAMILY.replace("END", "time.sleep(600)")))
+    read_when_there(pod.folder / "family")
+    pod.start(2)
+    wait_until(lambda: pod.stdout.read_bytes().endswith(b"\n"), "the second attempt")
+    assert pod.stdout.read_bytes() == b"left: []\n"
 
 
 def test_a_crash_is_reported_with_its_last_lines_and_ends_the_others(pod: Pod) -> None:
@@ -256,7 +273,7 @@ def test_a_program_that_cannot_start_is_reported(pod: Pod) -> None:
 
 def test_the_launcher_reconnects_and_training_goes_on(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", FOREVER))
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the trainer")
     trainers = below(pod.pid)
     pod.sidecar.close()
     pod.sidecar.listen()
@@ -281,7 +298,7 @@ def test_what_happened_while_the_sidecar_was_away_is_told_later(pod: Pod) -> Non
 
 def test_signals_are_passed_on(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", SAVES))
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the trainer")
     os.kill(pod.pid, signal.SIGUSR1)
     wait_until(lambda: b"usr1" in pod.stdout.read_bytes(), "the signal")
 

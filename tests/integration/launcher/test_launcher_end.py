@@ -26,7 +26,7 @@ DEAF = "import signal\nsignal.signal(15, signal.SIG_IGN)\n" + FOREVER
 
 
 def wait_for_trainer(pod: Pod) -> None:
-    wait_until(lambda: b"up" in pod.stdout.read_bytes(), "the trainer")
+    wait_until(lambda: b"up\n" in pod.stdout.read_bytes(), "the trainer")
 
 
 def report_progress(pod: Pod, attempt: int = 1) -> None:
@@ -120,6 +120,27 @@ def test_a_crash_before_the_end_is_the_last_word(pod: Pod) -> None:
     assert pod.wait() == 0
     word = last_word(pod)
     assert (word["result"], word["attempt"], word["exitCode"], word["lastLines"]) == ("failed", 1, 1, "broken\n")
+
+
+CRASHES_ONCE = """
+import os, sys, time
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit("broken")
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_new_attempt_has_no_last_word_yet(pod: Pod) -> None:
+    """Killed now, it would else be taken for the failure of the attempt before."""
+    pod.run("python3", pod.script("train.py", CRASHES_ONCE))
+    pod.sidecar.expect(local.ProcessExited)
+    wait_until(lambda: b"failed" in pod.log.read_bytes(), "the last word")
+    pod.sidecar.send(local.Stop(1, 0))
+    pod.sidecar.expect(local.Stopped)
+    pod.start(2)
+    wait_for_trainer(pod)
+    assert pod.log.read_bytes() == b""
 
 
 def test_a_new_sidecar_hears_that_the_pod_is_leaving(pod: Pod) -> None:

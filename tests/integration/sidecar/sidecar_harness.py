@@ -29,9 +29,10 @@ from everstep_protocol.messages import (
 from everstep_protocol.plan import Coordinator, Member, Plan, Resume, SaveInterval
 from everstep_protocol.records import Ready
 from everstep_protocol.shared_memory import PHASES, Control, Page, Progress
+from hang_limit import hang_seconds
 from loopback import address, free_port
 
-HANG_SECONDS = 30.0  # a limit on hangs, never an expectation
+HANG_SECONDS = hang_seconds(30.0)  # a limit on hangs, never an expectation
 JOB_UID = "job-1"
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[3]

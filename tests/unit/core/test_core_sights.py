@@ -262,3 +262,27 @@ def test_r11_a_joiner_that_does_not_see_the_storage_is_told_in_both_conditions()
     healthy, reason, message = condition(blind, "CheckpointHealthy")
     assert (healthy, reason) == ("False", "StorageNotShared")
     assert message == "gpt-w4 on n4 does not see this job's storage: mount the claim there"
+
+
+def test_r32_an_old_word_of_a_launcher_is_silence_of_the_sidecar() -> None:
+    """It is asked every few seconds: what it said a minute ago tells nothing of its container."""
+    word = {"u2": Sight("u2", None, launcher=False)}
+    assert "its launcher is not connected" in sights.why_not(observed(sights=word, sight_ages={"u2": 59.9}), pod(2))
+    assert "does not answer the operator" in sights.why_not(observed(sights=word, sight_ages={"u2": 60.0}), pod(2))
+
+
+def test_r19_a_stop_for_joiners_that_takes_long_is_told_and_a_usual_one_is_not() -> None:
+    seen = observed(
+        status=JOINER,
+        pods=(pod(0), pod(1), pod(2), pod(4)),
+        nodes=nodes(5),
+        sidecar=sidecar(members=(0, 1, 2)),
+        sights=good_sight(4),
+        leave_purpose="change",
+        leave_accepted=True,
+    )
+    told = [
+        condition(decide(replace(seen, leave_age_seconds=age), SETTINGS), "Degraded")[2] for age in (None, 29.9, 30.0)
+    ]
+    assert ["asked for in vain" in message for message in told] == [False, False, True]
+    assert "worker 0 on node n0" in told[2]

@@ -24,9 +24,10 @@ from everstep.launcher.settings import read_settings
 from everstep.launcher.trainers import Trainers
 from everstep_protocol import local, names
 from everstep_protocol.command import parse_command
+from hang_limit import hang_seconds
 from integration.launcher.launcher_harness import FakeSidecar, make_plan
 
-HANG_SECONDS = 30.0
+HANG_SECONDS = hang_seconds(30.0)
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import kopf
 from aiohttp import web
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.connection import Credentials
+from hang_limit import hang_seconds
 
 Raw = dict[str, Any]
-HANG_SECONDS = 20.0
+HANG_SECONDS = hang_seconds(20.0)
 
 
 def refusal(code: int, reason: str, message: str) -> web.Response:
@@ -26,8 +27,12 @@ async def talking_to(
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]], kind: type[Client] = Client
 ) -> AsyncIterator[Client]:
     """A client of a server that answers everything with `handler`."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await handler(request)
+
     app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
+    app.router.add_route("*", "/{path:.*}", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -45,3 +50,9 @@ async def talking_to(
 def run(test: Callable[[], Awaitable[None]]) -> None:
     """With a hang limit."""
     asyncio.run(asyncio.wait_for(test(), HANG_SECONDS))  # type: ignore[arg-type]
+
+
+async def hangs(request: web.Request) -> web.StreamResponse:
+    """An answer that does not come."""
+    await asyncio.sleep(60.0)
+    return web.json_response({})

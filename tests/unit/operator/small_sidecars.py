@@ -22,10 +22,11 @@ from everstep_protocol import auth, messages
 from everstep_protocol.messages import Peer, PollRequest, PrepareRequest, SidecarStatus, Training
 from everstep_protocol.plan import FORMAT, Coordinator, Member, Plan, Resume, SaveInterval, sealed
 from everstep_sidecar.server import Identity, Route, Server
+from hang_limit import hang_seconds
 
 KEY = b"k" * 32
 JOB = "job-uid"
-HANG = 20.0
+HANG = hang_seconds(20.0)
 
 
 def status(uid: str, **changes: Any) -> SidecarStatus:

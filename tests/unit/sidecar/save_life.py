@@ -30,13 +30,14 @@ from everstep_sidecar.settings import Settings
 from everstep_sidecar.store.fence import raise_fence
 from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.listing import list_checkpoints
+from hang_limit import hang_seconds
 from store_support import world
 
 SAVED = (10, 20, 40)
 DAMAGED = 30
 FAILS_ONCE = "__1_0.distcp"  # of step 40: its directory is given up and written again
 SPEED = 50.0  # a life's seconds in one
-HANG_SECONDS = 90.0
+HANG_SECONDS = hang_seconds(90.0)
 FIRST = world.make_plan(1, world=2)
 PLAN = world.make_plan(2, world=2, lineage=((1, 5),))
 _pauses: ContextVar[list[float]] = ContextVar("_pauses")

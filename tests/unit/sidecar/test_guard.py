@@ -13,9 +13,10 @@ import pytest
 from aiohttp import web
 from everstep_sidecar import guard
 from everstep_sidecar.core.unproven import STRANGERS
+from hang_limit import hang_seconds
 from unit.sidecar.test_sidecar_core import PLAN
 
-HANG = 20.0
+HANG = hang_seconds(20.0)
 PROOF_SECONDS = 0.1
 GET = b"GET /open HTTP/1.1\r\nHost: a\r\n\r\n"
 PROVE = b"GET /proof HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -172,6 +173,27 @@ def test_who_is_proven_stays_and_counts_no_more() -> None:
         assert len(port.guarded.unproven) == 0
         assert (await answer(streams, GET)).endswith(b"open")
 
+    run(test)
+
+
+def test_a_proven_connection_that_nobody_uses_any_more_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(port: Port) -> None:
+        streams = await port.connect()
+        await answer(streams, PROVE)
+        await until_closed(streams)
+
+    monkeypatch.setattr(guard, "KEPT_SECONDS", 0.05)
+    run(test)
+
+
+def test_a_body_that_is_not_wanted_is_thrown_away_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(port: Port) -> None:
+        streams = await port.connect()
+        assert b"Connection: close" in await answer(streams, BEGUN["a body that does not come"])
+        await until_closed(streams)
+
+    monkeypatch.setattr(guard, "PROOF_SECONDS", 2 * HANG)
+    monkeypatch.setattr(guard, "LINGERING_SECONDS", 0.05)
     run(test)
 
 

@@ -34,9 +34,10 @@ from everstep_sidecar.progress import TrainerPages
 from everstep_sidecar.scratch import Remembered, Scratch
 from everstep_sidecar.status import public
 from everstep_sidecar.stop_desk import StopDesk
+from hang_limit import hang_seconds
 from unit.sidecar.test_sidecar_core import PLAN
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = hang_seconds(30.0)
 SECRET = "AWS_SECRET_ACCESS_KEY=hunter2"
 
 

@@ -12,13 +12,15 @@ from aiohttp import web
 from everstep_protocol import auth
 from everstep_protocol.messages import Ack, Announce, Peer, Ping
 from everstep_protocol.plan import Member
+from everstep_sidecar import server
 from everstep_sidecar.client import Client, Refused, Unanswered
 from everstep_sidecar.guard import GuardedPort
 from everstep_sidecar.server import PLAN_BODY_BYTES, Identity, Rejected, Route, Server
+from hang_limit import hang_seconds
 from loopback import address
 from unit.sidecar.test_sidecar_core import PLAN
 
-HANG = 20.0
+HANG = hang_seconds(20.0)
 TOKEN = "token"
 
 
@@ -136,6 +138,23 @@ def test_st16_headers_that_are_no_text_are_a_strangers(
 
     _run(test)
     assert "Traceback" not in caplog.text
+
+
+def test_st16_a_body_that_does_not_come_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
+        with pytest.raises(Refused):  # it says its boot id
+            await client.post(Peer("uid", "127.0.0.1"), "/v1/nothing", Ping(0), Ack)
+        boot = client._boots.of("uid")
+        head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot=boot)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        lines = [f"{name}: {value}" for name, value in head.headers(TOKEN).items()]
+        writer.write("\r\n".join(["POST /v1/ping HTTP/1.1", "Host: a", "Content-Length: 2", *lines, "", ""]).encode())
+        assert (await reader.readline()).split()[1] == b"408"
+        writer.close()
+        await guarded.close()
+
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.05)
+    _run(test)
 
 
 def test_st16_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.storage_calls import StorageCalls
 from everstep_sidecar.store.files import Files
 from everstep_sidecar.store.steps import Steps
+from hang_limit import hang_seconds
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = hang_seconds(30.0)
 
 
 class Storage:

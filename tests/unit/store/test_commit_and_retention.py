@@ -338,6 +338,16 @@ def test_r13_a_deleter_that_wakes_late_deletes_only_what_is_condemned(root: Path
     assert not list(root.glob(".trash-*"))
 
 
+def test_r13_what_a_dead_deleter_took_by_mistake_is_put_back_by_whoever_empties_the_trash(
+    root: Path, memory: Path
+) -> None:
+    (only,) = world.committed(root, memory, PLAN, 10)
+    another = "a" * 64
+    (root / "step_10").rename(retention.trash_path(root, another))
+    retention.empty_trash(root, another)
+    assert [(v.dir, v.id) for v in list_checkpoints(root, UIDS) if v.state == "complete"] == [("step_10", only)]
+
+
 def test_r13_links_in_what_is_deleted_are_not_followed(root: Path, memory: Path, tmp_path: Path) -> None:
     (only,) = world.committed(root, memory, PLAN, 10)
     outside = stock.make_stock_checkpoint(tmp_path / "outside")

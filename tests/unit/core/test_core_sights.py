@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from everstep_operator.core import attempts, coordinators
+from everstep_operator.core import attempts, coordinators, sights
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
     AskLeave,

@@ -21,10 +21,10 @@ from everstep_operator.cluster.room import Checked, JobRoom
 from everstep_operator.cluster.tries import Failed, Tries
 from everstep_operator.core import model
 from everstep_operator.handlers.actor import Actor
+from loopback import free_port
 from unit.operator.hand_clock import HandClock
 from unit.operator.small_api import hangs, refusal, run, talking_to
 from unit.operator.small_sidecars import (
-    free_port,
 )
 from unit.operator.test_actor_passes import cluster_of, job
 

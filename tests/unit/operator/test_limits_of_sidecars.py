@@ -11,13 +11,13 @@ from everstep_operator.cluster import errands, follow, sidecars
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.core import model
 from everstep_protocol.messages import Ack, Peer, Ping
+from loopback import address, free_port
 from unit.operator.small_api import run
 from unit.operator.small_sidecars import (
     FastClock,
     Pod,
     errands_of,
     follower_of,
-    free_port,
     plan_of,
     status,
     until,
@@ -55,7 +55,7 @@ def test_an_errand_that_is_never_answered_has_failed(monkeypatch: pytest.MonkeyP
 
     async def test() -> None:
         port = free_port()
-        pod = Pod("127.0.0.1", port, "pod-a", status("pod-a"))
+        pod = Pod(address(1), port, "pod-a", status("pod-a"))
         async with deaf(pod.ip, port), sidecar_client(port) as asker:
             made = errands_of(asker)
             prepare(made, pod)
@@ -72,9 +72,9 @@ def test_an_errand_that_is_never_answered_has_failed(monkeypatch: pytest.MonkeyP
 def test_a_question_whose_time_is_over_does_not_wait_for_ever() -> None:
     async def test() -> None:
         port = free_port()
-        async with deaf("127.0.0.1", port), sidecar_client(port) as asker:
+        async with deaf(address(1), port), sidecar_client(port) as asker:
             with pytest.raises(sidecars.Silent):
-                await asker.call("job-uid", Peer("pod-a", "127.0.0.1"), "/v1/ping", Ping(1), Ack, 0.0)
+                await asker.call("job-uid", Peer("pod-a", address(1)), "/v1/ping", Ping(1), Ack, 0.0)
 
     run(test)
 
@@ -84,7 +84,7 @@ def test_r25_a_coordinator_that_takes_polls_and_never_answers_is_silent(monkeypa
 
     async def test() -> None:
         port = free_port()
-        pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
+        pod = Pod(address(1), port, "pod-0", status("pod-0"))
         noted: list[str] = []
         async with deaf(pod.ip, port), sidecar_client(port) as asker:
             made = follower_of(asker, clock=FastClock())
@@ -103,7 +103,7 @@ def test_a_member_that_never_answers_does_not_keep_the_coordinator_from_being_he
 
     async def test() -> None:
         port = free_port()
-        pods = [Pod(f"127.0.0.{number + 1}", port, f"pod-{number}", status(f"pod-{number}")) for number in range(2)]
+        pods = [Pod(address(number + 1), port, f"pod-{number}", status(f"pod-{number}")) for number in range(2)]
         async with deaf(pods[1].ip, port), sidecar_client(port) as asker:
             made = follower_of(asker, clock=FastClock())
             made.follower.follow(follow.Target("job-uid", plan_of(*pods), ()))
@@ -120,14 +120,14 @@ def test_a_member_that_never_answers_does_not_keep_the_coordinator_from_being_he
 def test_a_quiet_coordinator_holds_a_poll_and_a_suspicion_makes_polls_short() -> None:
     async def test() -> None:
         port = free_port()
-        pod = Pod("127.0.0.1", port, "pod-0", status("pod-0"))
+        pod = Pod(address(1), port, "pod-0", status("pod-0"))
         await pod.start()
         async with sidecar_client(port) as asker:
             made = follower_of(asker)
             made.follower.follow(follow.Target("job-uid", plan_of(pod), ()))
             await until(lambda: len(pod.asked) >= 1)
             made.follower.follow(None)
-            made.prober.start(Peer("pod-9", "127.0.0.1"), "followed")
+            made.prober.start(Peer("pod-9", address(1)), "followed")
             made.follower._target = target = follow.Target("job-uid", plan_of(pod), ())
             await made.follower._poll(target)
             made.prober.stop()
@@ -150,7 +150,7 @@ def test_a_host_that_stays_away_is_probed_less_often(monkeypatch: pytest.MonkeyP
 
             monkeypatch.setattr(asker, "probe", probe)
             prober, begun = follower_of(asker, clock=clock).prober, clock.now()
-            prober.start(Peer("pod-7", "127.0.0.1"), "wished")
+            prober.start(Peer("pod-7", address(1)), "wished")
             await until(lambda: clock.now() > begun + 18.0)
             prober.stop()
         early = sum(at < begun + 9.0 for at in probed)

@@ -110,7 +110,7 @@ def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> Non
 
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         for _ in range(3):
-            assert await client.post(Peer("uid", address(1)), "/v1/announce", announce, Ack) == Ack(7)
+            assert await client.post(Peer("uid", address(1)), "/v1/announce", announce, Ack, seconds=HANG) == Ack(7)
             await guarded.close()
             guarded, _ = await _listen(asked, port)
         assert asked.announced == [announce] * 3
@@ -143,10 +143,10 @@ def test_st16_headers_that_are_no_text_are_a_strangers(
 def test_st16_a_body_that_does_not_come_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         with pytest.raises(Refused):  # it says its boot id
-            await client.post(Peer("uid", "127.0.0.1"), "/v1/nothing", Ping(0), Ack)
+            await client.post(Peer("uid", address(1)), "/v1/nothing", Ping(0), Ack)
         boot = client._boots.of("uid")
         head = auth.new_post("/v1/ping", b"{}", job="job", sender="me", recipient="uid", boot=boot)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(address(1), port)
         lines = [f"{name}: {value}" for name, value in head.headers(TOKEN).items()]
         writer.write("\r\n".join(["POST /v1/ping HTTP/1.1", "Host: a", "Content-Length: 2", *lines, "", ""]).encode())
         assert (await reader.readline()).split()[1] == b"408"

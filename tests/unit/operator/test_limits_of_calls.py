@@ -24,8 +24,6 @@ from everstep_operator.handlers.actor import Actor
 from loopback import free_port
 from unit.operator.hand_clock import HandClock
 from unit.operator.small_api import hangs, refusal, run, talking_to
-from unit.operator.small_sidecars import (
-)
 from unit.operator.test_actor_passes import cluster_of, job
 
 DELETE = model.DeletePod("gpt-w4", "u4", "1")

@@ -31,7 +31,7 @@ from everstep_protocol.records import Ready
 from everstep_protocol.shared_memory import PHASES, Control, Page, Progress
 from loopback import address, free_port
 
-HANG_SECONDS = 30.0  # a limit on hangs, never an expectation
+HANG_SECONDS = 120.0  # a limit on hangs, never an expectation
 JOB_UID = "job-1"
 T = TypeVar("T")
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -7,9 +7,10 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from everstep.launcher import activity, link, processes, supervisor, trainers
+from everstep.launcher import activity, link, master, processes, supervisor, trainers
 from everstep.launcher.activity import ActivityWatch
 from everstep.launcher.link import Link
 from everstep.launcher.loop import Action, Loop, Timer
@@ -166,3 +167,17 @@ def test_whatever_is_printed_is_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) 
     for _ in range(3):
         loop.pop()
     assert [message.idle_seconds > 0 for message in told] == [True, False, True]
+
+
+def test_r22_a_master_that_is_not_there_yet_is_looked_for_every_few_milliseconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += 1.0
+
+    monkeypatch.setattr(master, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    assert not master.wait_for_master("127.0.0.1", 1, timeout_seconds=3.0)
+    assert 0.0 < max(slept) <= 0.01

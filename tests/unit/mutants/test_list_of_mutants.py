@@ -17,6 +17,11 @@ def test_each_entry_still_applies_and_its_tests_are_there() -> None:
     assert catalogue.problems(ROOT, catalogue.load(FOLDER)) == []
 
 
+def test_every_rule_and_every_timer_has_an_entry_or_a_reason() -> None:
+    """A new timer needs a test that fails without it, and the entry that shows so."""
+    assert catalogue.gaps(catalogue.load(FOLDER), catalogue.load_exempt(FOLDER), timers.find(ROOT)) == []
+
+
 def test_every_timer_of_the_product_is_found() -> None:
     """One of each kind, so that the search is known to see them."""
     found = timers.find(ROOT)

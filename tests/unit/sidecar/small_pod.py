@@ -54,7 +54,7 @@ class Storage:
         if function.__name__ not in self.answers:
             await asyncio.Event().wait()
         answer = self.answers[function.__name__]
-        if isinstance(answer, OSError):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 

@@ -20,6 +20,7 @@ from everstep_sidecar.pod import Pod
 from everstep_sidecar.save_watch import LOOK_SECONDS, SaveWatch
 from everstep_sidecar.saver import Saver
 from everstep_sidecar.store import hashing
+from everstep_sidecar.store.temporary import Fenced
 from everstep_sidecar.verification import Verification
 from store_support import world
 from unit.sidecar.small_pod import FOR_EVER, Pauses, Storage, pauses, played, pod_of, run, until, within
@@ -55,6 +56,19 @@ def test_r16_what_the_coordinator_cannot_do_is_tried_ever_more_seldom(tmp_path: 
         asked.cancel()
         commits.close()
         assert within(pauses.span(), 0.5, 30.0)
+
+    run(scenario())
+
+
+def test_r5_a_coordinator_whose_directory_was_fenced_looks_for_the_higher_attempt(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        higher: list[int] = []
+        storage = Storage({"find": None, "open_temporary": Fenced("taken away"), "highest": 9})
+        commits = Commits(pod_of(tmp_path, "a", calls=storage), PLAN, on_higher=higher.append, heard=dict)
+        answer = await commits.hear("b", SaveNotice(1, "p", 10, (1, 2), "ready"))
+        await until(lambda: higher)
+        assert (answer.answer, higher) == ("drop", [9])
+        commits.close()
 
     run(scenario())
 

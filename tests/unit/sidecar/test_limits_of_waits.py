@@ -12,7 +12,9 @@ from everstep_protocol.messages import (
     Ack,
     Exited,
     Hello,
+    MemberState,
     Over,
+    Ping,
     PollRequest,
     StopAnswer,
 )
@@ -162,6 +164,19 @@ def test_r19_an_order_that_is_not_heard_is_told_after_a_while_and_not_before(
     run(scenario())
 
 
+def test_r31_an_attempt_is_finished_when_the_last_member_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        coordinator = coordinator_of(pod_of(tmp_path, "a", calls=Storage({"mark_finished": None})))
+        for uid in ("a", "b"):
+            assert not coordinator.finished
+            coordinator.state(uid, MemberState(1, "finished", -1, {}))
+            await turns()
+        assert coordinator.finished
+        coordinator.close()
+
+    run(scenario())
+
+
 # ---------------------------------------------------------------- what is asked of it
 
 
@@ -292,6 +307,33 @@ def test_r31_who_missed_the_last_word_looks_for_it_on_storage(tmp_path: Path, mo
 
 
 # ---------------------------------------------------------------- a pod
+
+
+def test_r8_a_plan_that_was_announced_only_is_obeyed_after_a_restart(tmp_path: Path) -> None:
+    """The kubelet brings it later, and may never: this pod's node may have lost the API server."""
+
+    async def scenario() -> None:
+        watched: list[object] = []
+        parts = {"link": Launcher(), "peers": SimpleNamespace(watch=watched.append)}
+        pod = pod_of(tmp_path, "c", **parts)
+        await pod.remember(PLAN.attempt, plan=PLAN)
+        agent = Agent(pod)
+        await agent.start()
+        assert agent.plan == PLAN
+        assert parts["link"].forbidden == [(1, 0.0)], "it is not in the plan"
+        await agent.close()
+
+    run(scenario())
+
+
+def test_r23_the_number_in_a_ping_is_heard(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        heard: list[int] = []
+        agent = SimpleNamespace(plan=None, coordinator=None, heard=heard.append)
+        await Routes(pod_of(tmp_path, "a"), played(agent), played(None)).ping("b", Ping(7))
+        assert heard == [7]
+
+    run(scenario())
 
 
 def test_r23_peers_are_pinged_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,10 @@ def test_r25_the_kernel_notices_within_three_seconds_that_a_host_is_gone(monkeyp
 
 
 def test_r26_a_stall_of_its_own_is_known_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
+    now, slept = [0.0], [0.0]
 
     async def sleep(seconds: float) -> None:
+        slept.append(seconds)
         now[0] += seconds
         await asyncio.sleep(0)
 
@@ -100,6 +101,7 @@ def test_r26_a_stall_of_its_own_is_known_for_some_seconds(monkeypatch: pytest.Mo
         assert watch.late_seconds() > 0.7, "and remembered"
         await go_on(4.0)
         assert watch.late_seconds() == 0.0, "and forgotten"
+        assert max(slept) <= 0.5, "a stall of half a second counts"
         watching.cancel()
 
     monkeypatch.setattr(loop_watch, "time", SimpleNamespace(monotonic=lambda: now[0]))

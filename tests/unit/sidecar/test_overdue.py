@@ -112,6 +112,9 @@ def test_what_is_remembered_of_saves_is_bounded():
     for step in range(0, 1000, 10):
         course = overdue.committed(course, step, 1e4) if step % 20 else overdue.dropped(course, step)
     assert course.begun == {}
+    for step in range(1000, 2000):
+        course = overdue.stepped(course, step, float(step))
+    assert len(course.points) <= overdue.NUM_POINTS
 
 
 BOTH = frozenset({"a", "b"})

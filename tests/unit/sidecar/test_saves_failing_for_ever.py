@@ -123,6 +123,11 @@ def test_r16_no_call_that_fails_for_ever_or_hangs_loses_a_save_or_is_silent(
     assert sum(life.hits > 0 for life in broken) > 0.9 * len(broken)
 
 
+def test_r13_a_normal_life_leaves_nothing_that_nobody_needs(folder: Path, lives: dict[str, Life]) -> None:
+    lives["normal"] = Life(folder / "normal")
+    _run(lives["normal"], going=_well)
+
+
 def test_r14_a_save_that_an_earlier_process_committed_is_not_made_again(
     folder: Path, lives: dict[str, Life], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,11 @@ def test_r32_what_the_others_see_of_a_failure_is_not_its_cause(reports, first):
     assert causes.first_cause(tuple(reversed(reports))) == first
 
 
+def test_r32_the_first_end_of_an_attempt_stays():
+    first, second = Over("crash", "first"), Over("peer-lost", "second")
+    assert roll.ended(roll.ended(roll.Roll(TWO), first), second).over == first
+
+
 @pytest.mark.parametrize(
     ("report", "message"),
     [

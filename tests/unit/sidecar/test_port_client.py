@@ -143,7 +143,7 @@ def test_st16_headers_that_are_no_text_are_a_strangers(
 def test_r22_an_answer_of_another_pod_at_that_address_does_not_count() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         with pytest.raises(Unanswered, match="not signed by pod another"):
-            await client.post(Peer("another", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await client.post(Peer("another", address(1)), "/v1/ping", Ping(0), Ack)
         await guarded.close()
 
     _run(test)
@@ -152,11 +152,11 @@ def test_r22_an_answer_of_another_pod_at_that_address_does_not_count() -> None:
 def test_r22_a_request_of_another_job_is_a_strangers() -> None:
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         other = Client(
-            token=TOKEN, job_uid="another", own_uid="me", port=port, on_highest=lambda _: None, source_ip="127.0.0.1"
+            token=TOKEN, job_uid="another", own_uid="me", port=port, on_highest=lambda _: None, source_ip=address(1)
         )
         await other.start()
         with pytest.raises(Unanswered, match="401"):
-            await other.post(Peer("uid", "127.0.0.1"), "/v1/ping", Ping(0), Ack)
+            await other.post(Peer("uid", address(1)), "/v1/ping", Ping(0), Ack)
         await other.close()
         await guarded.close()
         assert asked.pings == []

@@ -164,7 +164,7 @@ class Job:
     def wait_phase(self, phase: str, *, hang_seconds: float = 120) -> None:
         self.wait_until(f"phase {phase}", lambda: self.status().get("phase") == phase, hang_seconds=hang_seconds)
 
-    def wait_training(self, world: int, *, after_attempt: int = 0, hang_seconds: float = 120) -> int:
+    def wait_training(self, world: int, *, after_attempt: int = 0, hang_seconds: float = 240) -> int:
         """Wait until an attempt later than `after_attempt` trains with `world` ranks and has finished a step; its number."""
 
         def look() -> int | None:

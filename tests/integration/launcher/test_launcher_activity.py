@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from descendants import descendants, kill_all
 from everstep_protocol import local
 from integration.launcher.launcher_harness import HANG_SECONDS, LIBRARY, Pod
 from testcluster.rootfs import command_in_rootfs, rootfs_folder
@@ -118,12 +119,15 @@ def reading(command: list[str], environment: dict[str, str]) -> Iterator[Iterato
 
 
 def end(driver: subprocess.Popen[bytes]) -> None:
-    """By SIGINT, so that it takes along what it started; what runs in a system of its own dies with that."""
+    """By SIGINT, so that it takes along what it started; what runs in a system of its own dies with that. Busy orphans outlive a kill."""
+    started = descendants(driver.pid)
     driver.send_signal(signal.SIGINT)
     try:
         driver.wait(5)
     except subprocess.TimeoutExpired:
+        started += descendants(driver.pid)
         driver.kill()
+        kill_all(started)
 
 
 def first_at_most(values: Iterator[float], limit: float) -> float:

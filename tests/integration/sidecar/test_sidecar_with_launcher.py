@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from descendants import descendants, kill_all
 from everstep_protocol import names
 from everstep_protocol.plan import Plan
 from everstep_sidecar.inject import inject
@@ -58,22 +57,10 @@ class RealLaunchers:
     def close(self) -> None:
         """Launchers and their trainers, which outlive a killed launcher: it is no PID 1 here."""
         for process in self.processes:
-            trainers = _descendants(process.pid)
+            trainers = descendants(process.pid)
             process.kill()
             process.wait(HANG_SECONDS)
-            for pid in trainers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    """Children of a process, and theirs; a thread's children count as the process's."""
-    found: list[int] = []
-    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, listing.read_text().split()):
-                found += [child, *_descendants(child)]
-    return found
+            kill_all(trainers)
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_r22_a_first_contact_with_a_large_body_is_heard(num_members: int) -> Non
 
     async def test(asked: Asked, client: Client, guarded: GuardedPort, port: int) -> None:
         for _ in range(3):
-            assert await client.post(Peer("uid", address(1)), "/v1/announce", announce, Ack) == Ack(7)
+            assert await client.post(Peer("uid", address(1)), "/v1/announce", announce, Ack, seconds=HANG) == Ack(7)
             await guarded.close()
             guarded, _ = await _listen(asked, port)
         assert asked.announced == [announce] * 3

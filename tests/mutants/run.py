@@ -27,7 +27,7 @@ from mutants.copies import Copy
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parents[1]
 HANG_SECONDS = 180.0  # for the tests of one entry: more than any limit that a test gives itself
-PATIENCE_SECONDS = 10.0  # for a wait within a test, where something is broken: most of them are in vain
+PATIENCE_SECONDS = 6.0  # for a wait within a test, where something is broken: most of them are in vain
 ALL_SECONDS = 1800.0  # for all of them without a mutant
 
 

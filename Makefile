@@ -77,6 +77,11 @@ JOBS ?= 2
 mutants: $(READY) ## Each rule and timer taken out once, JOBS=2 at a time: its tests must fail (ONLY=R7 for some)
 	@PYTHONPATH=tests $(BIN)/python tests/mutants/run.py --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
+EXAMPLES ?= 2000
+.PHONY: explore
+explore: $(READY) ## Tests of properties on EXAMPLES=2000 new examples each; what fails is told with its example
+	@EXAMPLES=$(EXAMPLES) $(PYTEST) -q $(SIDE_BY_SIDE) --hypothesis-profile explore -m hypothesis tests/unit
+
 RUNS ?= 40
 .PHONY: soak-exits
 soak-exits: $(READY) ## The example on the oldest torch, RUNS=40 times with all cores busy: each run must end with 0 (root)

@@ -50,7 +50,7 @@ def test_from_every_moment_any_fault_ends_in_rest_or_in_a_condition_that_names_i
     suffer(moment, fault)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=settings.default.max_examples // 4)
 @given(st.sampled_from(MOMENTS), st.sampled_from(FAULTS), st.sampled_from(FAULTS))
 def test_so_does_any_pair_of_faults(moment: Moment, first: Fault, second: Fault) -> None:
     suffer(moment, *dict.fromkeys((first, second)))

@@ -21,13 +21,14 @@ class Happenings:
             self.nodes[name] = Node(name, False, self.now)
 
     def boot(self: World, name: str) -> None:
-        """It is back: the sandboxes of its pods are made anew."""
+        """It is back: the sandboxes of its pods are made anew; those made a third time get the address that they had."""
         if self.nodes[name].up:
             return
         self.nodes[name] = Node(name, True, self.now)
         for p in self.pods.values():
             if p.view.node == name and p.view.ip:
                 p.obeys, p.ran, p.connected, p.container_ended_at = 0, 0, False, None
+                p.launcher_starts += 1
                 p.view = replace(p.view, ip=p.view.ip[:-1] + "2", trainer_terminated=False)
         self.wake()
 

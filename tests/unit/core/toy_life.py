@@ -76,6 +76,7 @@ def _container(world: World, p: Pod) -> None:
         started_again = world.now - p.container_ended_at >= RESTART_SECONDS and world.has_kubelet(p.view.node)
         if started_again and p.view.worker_id not in world.silence.containers and p.deleted_at is None:
             p.container_ended_at = None
+            p.launcher_starts += 1
             p.view = replace(p.view, trainer_terminated=False)
             world.wake()
     elif world.hears_launcher(p, "LauncherHello"):
@@ -113,8 +114,8 @@ def _talk(world: World, run: Run) -> None:
     for member in run.plan.members:
         if world.speaks(member.uid) and world.arrives("MemberState", member.uid, run):
             run.heard[member.uid] = world.now
-        if not run.gone and not run.over and _says_hello(world, run, member):
-            run.hellos.add(member.uid)
+        if not run.over and _says_hello(world, run, member):
+            _hear_hello(world, run, member.uid)
 
 
 def _says_hello(world: World, run: Run, member: Member) -> bool:
@@ -123,6 +124,15 @@ def _says_hello(world: World, run: Run, member: Member) -> bool:
         return False
     is_clean = world.hears_launcher(p) and (p.ran == 0 or world.hears_launcher(p, "Stop", "Stopped"))
     return is_clean and world.trouble_of(p) is None and world.arrives("Hello", member.uid, run)
+
+
+def _hear_hello(world: World, run: Run, uid: str) -> None:
+    """R7: before go a launcher that was started anew takes the old one's place; from then on the attempt is over."""
+    starts = world.by_uid[uid].launcher_starts
+    if not run.gone:
+        run.hellos[uid] = starts
+    elif run.hellos[uid] != starts:
+        _end(world, run, Over("launcher-gone", "a trainer container was restarted after the attempt had started", uid=uid))
 
 
 def _go(world: World, run: Run) -> None:

@@ -83,6 +83,7 @@ class Pod:
     started_at: float | None = None
     obeys: int = 0  # attempt whose plan its sidecar has
     ran: int = 0  # attempt whose trainers were started here last; 0: none since the container's start
+    launcher_starts: int = 0  # as a boot nonce tells them apart
     connected: bool = False  # its launcher said hello to its sidecar
     deleted_at: float | None = None
     grace: int = 5
@@ -96,7 +97,7 @@ class Run:
     plan: Plan
     step: int
     stepped_at: float
-    hellos: set[str] = field(default_factory=set)
+    hellos: dict[str, int] = field(default_factory=dict)  # pod UID -> start of the launcher that it spoke for
     gone: bool = False
     heard: dict[str, float] = field(default_factory=dict)  # pod UID -> when its sidecar last told its state
     crashed: bool = False

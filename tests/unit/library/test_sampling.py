@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from everstep.data import ElasticSampler
 from everstep.sampling import Order, Permutation, pieces, share
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 LIBRARY = Path(__file__).parents[3] / "trainer_lib"
 
 
 @given(st.integers(1, 3000), st.integers(), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
 def test_a_permutation_has_every_sample_once(length: int, seed: int, epoch: int) -> None:
     permutation = Permutation(length, seed=seed, epoch=epoch)
     assert sorted(permutation[index] for index in range(length)) == list(range(length))
@@ -62,7 +61,6 @@ def test_shares_differ_by_one_at_most(total: int, world: int, sizes: list[int]) 
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.one_of(st.none(), st.integers(1, 20)), st.integers(0, 100))
-@settings(deadline=None)
 def test_every_rank_has_as_many_micro_batches_and_weights_are_the_mean(
     global_batch: int, world: int, micro_batch: int | None, start: int
 ) -> None:
@@ -97,7 +95,6 @@ def deal(sampler: ElasticSampler, step: int) -> list[int]:
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6), st.integers(1, 13), st.integers(1, 101))
-@settings(deadline=None)
 def test_b25_every_sample_once_an_epoch_through_any_change_of_world(
     worlds: list[int], global_batch: int, length: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from everstep.data import ElasticStream
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 HANG_SECONDS = 60
@@ -73,7 +73,6 @@ def interleaved(lanes: list[list[int]]) -> list[int]:
 
 
 @given(attempts, lane_lengths, st.integers(1, 3), st.booleans())
-@settings(max_examples=60)
 def test_any_worlds_depths_and_saves_deal_the_order_of_an_undisturbed_run(
     runs: list[tuple[int, int, int, int | None]], lanes: list[list[int]], unit: int, shuffle: bool
 ) -> None:
@@ -102,7 +101,6 @@ def test_any_worlds_depths_and_saves_deal_the_order_of_an_undisturbed_run(
 
 
 @given(st.integers(1, 5), lane_lengths)
-@settings(max_examples=30)
 def test_every_sample_comes_once_in_each_pass_of_its_lane(unit: int, lanes: list[list[int]]) -> None:
     lengths, num_lanes = interleaved(lanes), len(lanes)
     dealt = undisturbed(lengths, 30, global_batch=unit * num_lanes, lanes=num_lanes)

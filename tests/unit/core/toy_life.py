@@ -132,7 +132,11 @@ def _hear_hello(world: World, run: Run, uid: str) -> None:
     if not run.gone:
         run.hellos[uid] = starts
     elif run.hellos[uid] != starts:
-        _end(world, run, Over("launcher-gone", "a trainer container was restarted after the attempt had started", uid=uid))
+        _end(
+            world,
+            run,
+            Over("launcher-gone", "a trainer container was restarted after the attempt had started", uid=uid),
+        )
 
 
 def _go(world: World, run: Run) -> None:

@@ -43,6 +43,7 @@ class LauncherLink:
         self.port: local.PortChosen | None = None
         self.exited: local.ProcessExited | None = None
         self.finished = 0
+        self._heard_from = time.monotonic()  # before then a launcher could not have told us anything
         self._activity: tuple[int, float] = (0, 0.0)  # attempt, monotonic seconds of its last sign of life
         self.leaving_at: float | None = None  # monotonic seconds at which the kubelet kills
 
@@ -56,10 +57,10 @@ class LauncherLink:
         """Whether the launcher got SIGTERM."""
         return self.leaving_at is not None
 
-    def idle_seconds(self, attempt: int) -> float | None:
-        """For how long this attempt's trainers gave no sign of life, as the launcher said; None: it has said nothing of them."""
+    def silent_seconds(self, attempt: int) -> float:
+        """Since the last sign of life of this attempt's trainers that the launcher told; where it told none, since it could have."""
         told, alive_at = self._activity
-        return time.monotonic() - alive_at if told == attempt else None
+        return time.monotonic() - (alive_at if told == attempt else self._heard_from)
 
     async def start(self) -> None:
         """Listen. A socket that a former process left is taken away."""
@@ -127,7 +128,7 @@ class LauncherLink:
     def _connect(self, hello: local.LauncherHello, writer: asyncio.StreamWriter) -> None:
         if hello.nonce != self.nonce:
             self.exited, self.finished, self.leaving_at, self._activity = None, 0, None, (0, 0.0)
-        self._writer = writer
+        self._writer, self._heard_from = writer, time.monotonic()
         self.nonce, self.processes, self.running = hello.nonce, hello.processes, hello.running
         self.stopped = 0
         if self._forbidden:

@@ -71,8 +71,8 @@ class AttemptRun:
         remembered = self._pod.remembered
         has_trainers = self._stage != "waiting" and remembered.started and remembered.attempt == self._plan.attempt
         started = remembered.started_at_ns if has_trainers else None
-        idle_seconds = self._pod.link.idle_seconds(self._plan.attempt)
-        return trainings.summarize(self._pages(), started_at_ns=started, now_ns=now_ns(), idle_seconds=idle_seconds)
+        silent_seconds = self._pod.link.silent_seconds(self._plan.attempt)
+        return trainings.summarize(self._pages(), started_at_ns=started, now_ns=now_ns(), silent_seconds=silent_seconds)
 
     def num_skipped_saves(self) -> int:
         """Saves that this attempt's ranks skipped."""

@@ -13,6 +13,7 @@ from everstep_sidecar.backoff import Backoff
 from everstep_sidecar.client import Refused, Unanswered
 from everstep_sidecar.coordinator_link import CoordinatorLink
 from everstep_sidecar.core.membership import visible
+from everstep_sidecar.core.training import idle_seconds
 from everstep_sidecar.pod import Pod
 from everstep_sidecar.troubles import mark
 
@@ -100,7 +101,7 @@ class StateReporter:
             self._run.trouble,
             self._run.bytes_age_seconds,
             self._run.finished_step if state == "finished" else -1,
-            training.age_seconds if training.watched else None,
+            idle_seconds(training),
         )
 
 

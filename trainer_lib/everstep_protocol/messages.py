@@ -282,12 +282,11 @@ class Training:
 
     library: bool  # they report steps; False: the script never made an everstep.Checkpointer
     step: int  # newest finished step, -1: none yet
-    # since it finished, or since the trainers' start; without the library: since they last used CPU time or printed something, in the
-    # coordinator's answer those of any member
+    # since it finished, or since the trainers' start; without the library: since the launcher last told a sign of life (CPU time used,
+    # something printed), in the coordinator's answer any member's
     age_seconds: float
     usual_seconds: float  # a step's usual time, 0: not known
     phase: Literal["none", "starting", "loading", "training", "saving", "stopped", "finished"]
-    watched: bool = False  # without the library: `age_seconds` is of a sign of life; False: an older sidecar, it is the trainers' age
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         sidecar_age_seconds=now - seen.at if seen else attempt_age,
         training_age_seconds=seen.status.training.age_seconds if seen else 0.0,
         networks=_networks(cluster, room, status, pods),
-        doubt=_doubt(cluster, room, status),
+        doubt=_doubt(cluster, room, status, pods),
         prepare=prepared.answer if prepared else None,
         prepare_by=prepared.by if prepared else "",
         prepare_failed=room.errands.failed(number, intent),
@@ -123,14 +123,16 @@ def _networks(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[Po
     return networks
 
 
-def _doubt(cluster: Cluster, room: JobRoom, status: JobStatus) -> Doubt:
-    """R26: another node is one without a member whose probes fail."""
+def _doubt(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> Doubt:
+    """R26: another node is one without a pod whose probes fail. It answered a poll, of whichever job, or one of this job's probes."""
     plan = status.attempt.plan if status.attempt else None
-    failing = {uid for uid in room.prober.uids() if room.prober.failed(uid)}
-    suspected = {member.node for member in plan.members if member.uid in failing} if plan else set()
+    nodes = {pod.uid: pod.node for pod in pods} | {member.uid: member.node for member in (plan.members if plan else ())}
+    suspected = {nodes[uid] for uid in room.prober.uids() & nodes.keys() if room.prober.failed(uid)}
+    answered = {node for uid, node in nodes.items() if room.prober.answered_within(uid, _TRUST_SECONDS)}
     seen = room.follower.seen
     return Doubt(
-        saw_other_node=cluster.sidecars.heard_within(_TRUST_SECONDS, other_than=suspected),
+        saw_other_node=bool(answered - suspected)
+        or cluster.sidecars.heard_within(_TRUST_SECONDS, other_than=suspected),
         saw_api=cluster.client.answer_age_seconds() <= _TRUST_SECONDS,
         loop_late_seconds=cluster.loop.late_seconds(),
         sidecar_late_seconds=seen.status.late_seconds if seen else 0.0,

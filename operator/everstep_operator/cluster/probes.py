@@ -23,6 +23,7 @@ class _Host:
 
     failed: int = 0  # in a row
     failing_since: float | None = None
+    answered_at: float | None = None
     peer: Peer | None = None  # who is probed
     task: asyncio.Task[None] | None = None
     reasons: set[str] = field(default_factory=set)
@@ -85,6 +86,7 @@ class Prober:
         before = host.failed
         host.failed = 0 if alive else before + 1
         host.failing_since = None if alive else host.failing_since if before else self._clock.now()
+        host.answered_at = self._clock.now() if alive else host.answered_at
         if (before == 0) != alive or before in (1, 2):
             self._wake()
 
@@ -97,6 +99,11 @@ class Prober:
         """Since the first of them, 0: it answered last."""
         host = self._hosts.get(uid)
         return 0.0 if host is None or host.failing_since is None else self._clock.now() - host.failing_since
+
+    def answered_within(self, uid: str, seconds: float) -> bool:
+        """Whether it answered lately."""
+        host = self._hosts.get(uid)
+        return host is not None and host.answered_at is not None and self._clock.now() - host.answered_at <= seconds
 
     def uids(self) -> set[str]:
         """Of all pods that something is known of."""

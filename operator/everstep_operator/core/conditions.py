@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles
-from everstep_operator.core.model import Condition, JobStatus, Observed, Settings
+from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles, workers
+from everstep_operator.core.model import Condition, JobStatus, Observed, PodView, Settings
 from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
@@ -94,11 +94,19 @@ def _why_not_stopped(seen: Observed) -> str:
 
 def _missing(seen: Observed, settings: Settings) -> str:
     members = tuple(pod for pod in seen.pods if pods.current_plan(seen).member(pod.uid))
-    unasked = tuple(pod for pod in leaving.settled(seen, settings) if sights.of(seen, pod) is None)
-    asked = ", ".join(sights.where(pod) for pod in unasked)
-    lines = [preparing.missing(seen, settings, (*members, *unasked))]
-    lines += [f"{asked} to say that the storage is seen there; look at the sidecar if it does not"] if asked else []
-    return "; ".join(line for line in lines if line != "nothing") or "nothing"
+    settled = leaving.settled(seen, settings)
+    fresh = tuple(pod for pod in workers.usable(seen, settings) if pod not in (*members, *settled))
+    unasked = tuple(pod for pod in settled if sights.of(seen, pod) is None)
+    lines = [
+        preparing.missing(seen, settings, (*members, *fresh, *unasked)),
+        _until(fresh, f"to have run for {settings.grow_settle:g} s"),
+        _until(unasked, "to say that the storage is seen there; look at the sidecar if it does not"),
+    ]
+    return "; ".join(filter(None, lines)) or preparing.NEW_WORKER
+
+
+def _until(those: tuple[PodView, ...], what: str) -> str:
+    return f"{', '.join(sights.where(pod) for pod in those)} {what}" if those else ""
 
 
 def _checkpoints(seen: Observed, outcome: Outcome, status: JobStatus) -> Condition:

@@ -21,6 +21,7 @@ from everstep_operator.core.outcome import Outcome, Trouble
 LOOK_AGAIN = 5.0  # seconds: silence grows without an event
 SOON = 1.0
 UNHURRIED = ("start", "resume")  # nothing was training: worth a wait for all
+NEW_WORKER = "a new worker"
 STORAGE_REASONS_OF_SPEC = ("FinishedRunInStorage",)
 
 Pods = tuple[PodView, ...]
@@ -60,9 +61,7 @@ def _too_few(seen: Observed, settings: Settings, spec: JobSpec, members: Pods) -
     starting = seen.attempt_age_seconds < patience
     phase = phases.of_recovery(seen) if starting else "Waiting"
     reason = "StartingWorkers" if starting else "NotEnoughWorkers"
-    message = (
-        f"{len(members)} of at least {spec.min_workers} workers can run; waiting for {missing(seen, settings, members)}"
-    )
+    message = f"{len(members)} of at least {spec.min_workers} workers can run; waiting for {missing(seen, settings, members) or NEW_WORKER}"
     again = _look_again(seen, settings)
     left = min(again, patience - seen.attempt_age_seconds) if starting else again
     return Outcome(phase, reason, message, actions, left)
@@ -73,14 +72,14 @@ def _restart_wait(seen: Observed, settings: Settings) -> float:
 
 
 def missing(seen: Observed, settings: Settings, members: Pods) -> str:
-    """Which workers are missing, and why each is, for people."""
+    """Which workers are missing, and why each is, for people; empty: nothing is known against any."""
     there = {pod.worker_id for pod in members}
     lines = [
         f"worker {number}: {_why_missing(seen, settings, number)}"
         for number in workers.live_ids(seen.status)
         if number not in there
     ]
-    return "; ".join(line for line in lines if not line.endswith(": ")) or "nothing"
+    return "; ".join(line for line in lines if not line.endswith(": "))
 
 
 def _why_missing(seen: Observed, settings: Settings, worker: int) -> str:
@@ -107,7 +106,7 @@ def _wait_for_more(seen: Observed, settings: Settings, spec: JobSpec, members: P
         return None
     message = (
         f"{len(members)} of {spec.max_workers} workers can run; "
-        f"waiting up to {settings.start_window:g} s for {missing(seen, settings, members)}"
+        f"waiting up to {settings.start_window:g} s for {missing(seen, settings, members) or NEW_WORKER}"
     )
     again = min(left, _look_again(seen, settings))
     return Outcome(phases.of_recovery(seen), "StartingWorkers", message, pod_actions(seen, settings), again)

@@ -103,7 +103,8 @@ def conclusive(seen: Observed, settings: Settings, member: Member, pod: PodView 
     if pod.ip and pod.ip != member.ip:
         return Loss(member.id, member.node, "reboot", f"{who} came back with another address: its node was rebooted")
     if pod.trainer_terminated and _has_run_for_a_while(seen, settings):
-        return Loss(member.id, member.node, "trainer", f"the trainer container of {who} ended: {pods.last_lines(pod)}")
+        printed = pods.last_lines(pod) or "it printed nothing"
+        return Loss(member.id, member.node, "trainer", f"the trainer container of {who} ended: {printed}")
     return None
 
 

@@ -221,11 +221,9 @@ def _unfinished(seen: Observed, answer: SidecarStatus) -> str:
 
 
 def _life(seen: Observed, settings: Settings, answer: SidecarStatus) -> tuple[str, float, float]:
-    """A script that reports no steps: its last sign of life lies in its start, or later. An older sidecar cannot tell."""
+    """A script that reports no steps: its last sign of life lies in its start, or later."""
     idle, go = seen.training_age_seconds, seen.go_age_seconds
     what = "no CPU time used and nothing printed"
-    if not answer.training.watched:
-        return what, 0.0, settings.hang_deadline
     is_starting = go - idle < settings.start_deadline
     return (what, min(idle, go), settings.start_deadline) if is_starting else (what, idle, settings.hang_deadline)
 

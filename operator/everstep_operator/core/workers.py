@@ -22,6 +22,7 @@ from everstep_operator.core.model import (
 from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
+MOST_WITNESSES = 3  # that one of them is lost too, and not known to be yet, must not matter
 REPAIR = "repair it, or delete its Node object if it is gone for good"
 
 
@@ -193,19 +194,21 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
 
 
 def probes(seen: Observed) -> tuple[Probe, ...]:
-    """R25, N: those outside a running attempt whose kubelet is silent: whether they are given up depends on their answer."""
+    """R25, N: those outside a running attempt whose kubelet is silent: whether they are given up depends on their answer.
+
+    R26: their silence counts where others answer, so a few others are asked too.
+    """
     plan = seen.status.attempt.plan if seen.status.attempt else None
     live = set(live_ids(seen.status))
-    return tuple(
-        Probe(pod.uid, pod.ip)
-        for pod in sorted(seen.pods, key=lambda pod: pod.worker_id)
-        if pod.worker_id in live and not (plan and plan.member(pod.uid)) and _is_in_question(seen, pod)
-    )
+    there = sorted((pod for pod in seen.pods if _may_answer(pod)), key=lambda pod: pod.worker_id)
+    idle = [pod for pod in there if pod.worker_id in live and not (plan and plan.member(pod.uid))]
+    asked = [pod for pod in idle if pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)]
+    witnesses = [pod for pod in there if not pods.is_node_bad(seen, pod.node)][:MOST_WITNESSES] if asked else []
+    return tuple(Probe(pod.uid, pod.ip) for pod in (*asked, *witnesses))
 
 
-def _is_in_question(seen: Observed, pod: PodView) -> bool:
-    is_there = bool(pod.ip) and not pods.is_over(pod) and not pods.is_leaving(pod)
-    return is_there and pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)
+def _may_answer(pod: PodView) -> bool:
+    return bool(pod.ip) and not pods.is_over(pod) and not pods.is_leaving(pod)
 
 
 def strays(seen: Observed) -> tuple[DeletePod, ...]:

@@ -122,6 +122,19 @@ case(
     ),
 )
 case(
+    "grow: a worker that is there has to settle first, and that is said",
+    observed(**{**GROWABLE, "pods": (*THREE, pod(4, sidecar_age_seconds=1.0))}),
+    decision(
+        "Running",
+        "Training",
+        TRAIN_3,
+        conditions={
+            "Degraded": ("True", "FewerWorkers", "3 of 4 workers; waiting for worker 4 on node n4 to have run for 3 s")
+        },
+        requeue_after=10.0,
+    ),
+)
+case(
     "R16: saves fail: planned changes wait",
     observed(
         **{**GROWABLE, "sidecar": sidecar(members=(0, 1, 2), failing=Trouble("ENOSPC", "the claim is full", 9.0))}

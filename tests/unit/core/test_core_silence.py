@@ -110,7 +110,7 @@ def started_for_ever(suspend: bool) -> Iterator[tuple[str, Observed]]:
     for phase, library, step, failing in product(PHASES, (True, False), (-1, 40), (None, FULL, OVERDUE)):
         if not library and step >= 0:
             continue
-        script = Training(library, step, EVER, 0.2, phase, watched=True)  # type: ignore[arg-type]
+        script = Training(library, step, EVER, 0.2, phase)  # type: ignore[arg-type]
         yield (
             f"started: {phase}, library {library}, step {step}, failing {failing and failing.reason}, suspend {suspend}",
             quiet(sidecar=sidecar(training=script, failing=failing), suspend=suspend),

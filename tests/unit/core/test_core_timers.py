@@ -176,7 +176,7 @@ def test_r16_a_coordinator_that_is_silent_while_others_answer_is_replaced() -> N
 
 
 def plain(idle: float, go: float, **changes: Any) -> Observed:
-    script = training(-1, **{"library": False, "phase": "starting", "age_seconds": idle, "watched": True, **changes})
+    script = training(-1, **{"library": False, "phase": "starting", "age_seconds": idle, **changes})
     return observed(sidecar=sidecar(training=script), training_age_seconds=idle, go_age_seconds=go)
 
 
@@ -221,7 +221,6 @@ ALIVE: dict[str, Observed] = {
     "a plain script that works": plain(3.0, LONG),
     "a plain script that started just now": plain(599.0, 599.0),
     "a plain script seen by a new operator": plain(LONG, 5.0),
-    "an older sidecar cannot tell idle from old": plain(LONG, LONG, watched=False),
     "bytes of a save advance": observed(
         sidecar=sidecar(training=training(phase="saving"), bytes_age_seconds=599.0), training_age_seconds=LONG
     ),

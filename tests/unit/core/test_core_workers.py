@@ -12,6 +12,7 @@ from everstep_operator.core.model import (
     DeletePod,
     Doubt,
     Network,
+    Observed,
     Probe,
     WorkerStatus,
 )
@@ -135,9 +136,22 @@ def test_r25_who_is_on_a_silent_node_is_no_member_and_is_probed() -> None:
         status=started_status((0, 1, 3), workers=(*rows(0, 1, 3), *rows(2, state="Wanted"))),
         nodes=nodes(n2={"unreachable": True}, n3={"unreachable": True}),
     )
-    assert [action for action in decide(running, SETTINGS).actions if isinstance(action, Probe)] == [
-        Probe("u2", "10.0.0.2")
-    ], "members are the follower's"
+    assert probed(running) == ["u2", "u0", "u1"], "members are the follower's, and witnesses here"
+
+
+def probed(seen: Observed) -> list[str]:
+    return [action.uid for action in decide(seen, SETTINGS).actions if isinstance(action, Probe)]
+
+
+def test_r26_with_whom_a_silent_kubelets_pod_does_not_answer_a_few_others_are_asked_too() -> None:
+    """While too few can run nobody is polled, and an operator that reaches nobody believes nothing."""
+    status = preparing_status(workers=rows(*range(6)))
+    seen = preparing(status=status, pods=tuple(pod(i) for i in range(6)), nodes=nodes(6), spec=spec(max_workers=6))
+    assert probed(seen) == [], "nobody is in question"
+    silent = replace(seen, nodes=nodes(6, n1={"unreachable": True}, n4={"unreachable": True}))
+    assert probed(silent) == ["u1", "u4", "u0", "u2", "u3"], "three others are enough"
+    gone = replace(silent, nodes=nodes(6, n1={"out_of_service": True}, n4={"out_of_service": True}))
+    assert probed(gone) == [], "they are given up already"
 
 
 def test_r21_a_pod_on_a_node_that_the_cache_does_not_show_is_not_forced() -> None:

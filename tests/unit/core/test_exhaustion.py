@@ -77,3 +77,11 @@ def test_the_stories_show_every_phase() -> None:
 
 def test_every_kind_of_action_is_one_that_the_toy_knows() -> None:
     assert toy_faults.unknown_actions() == set()
+
+
+def test_whatever_may_be_withheld_is_awaited_by_somebody_in_a_story() -> None:
+    """A message that the toy does not send would pass its row without proof."""
+    awaited = set[str]()
+    for moment in MOMENTS:
+        awaited |= moment.play.world.silence.awaited
+    assert toy_faults.kinds_of_message() - awaited == set(toy_faults.NOT_AWAITED)

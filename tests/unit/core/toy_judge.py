@@ -42,9 +42,11 @@ def rest(world: World) -> str:
 
 def _trains_with_all(world: World) -> bool:
     run = world.current_run()
-    if run is None or len(run.plan.members) != world.job.max_workers or run.over or run.crashed:
+    if run is None or run.over or run.crashed:
         return False
-    saves = run.committed_at is not None and world.now - run.committed_at < LATELY
+    if len(run.plan.members) != world.job.max_workers and not _is_not_grown(world):
+        return False
+    saves = not world.library or (run.committed_at is not None and world.now - run.committed_at < LATELY)
     undeleted = world.silence.kept and bool(world.status.checkpoints.condemned)
     attempt = world.status.attempt
     is_written = (
@@ -53,6 +55,12 @@ def _trains_with_all(world: World) -> bool:
         and world.pods.keys() >= {f"gpt-w{m.id}" for m in run.plan.members}
     )
     return run.still(world.now) < LATELY and saves and not undeleted and is_written
+
+
+def _is_not_grown(world: World) -> bool:
+    """A script that would lose its steps is not stopped for more workers, and the job says so."""
+    assert world.last
+    return not world.library and any("they join at the next restart" in c.message for c in world.last.conditions)
 
 
 def advance_to_rest(play: Play, seconds: float, *steady: float, say: Callable[[], object] = lambda: None) -> None:

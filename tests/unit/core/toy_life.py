@@ -140,7 +140,7 @@ def _hear_hello(world: World, run: Run, uid: str) -> None:
 
 
 def _go(world: World, run: Run) -> None:
-    run.gone, run.stepped_at = True, world.now
+    run.gone, run.stepped_at, run.lived_at = True, world.now, world.now
     for member in run.plan.members:
         p = world.pod(member.uid)
         if p and world.hears_launcher(p, "Start"):
@@ -154,6 +154,10 @@ def _train(world: World, run: Run) -> None:
     if not all(_trains(world, run, member) for member in run.plan.members):
         return
     run.step, run.stepped_at = run.step + STEPS_PER_TICK, world.now
+    if any(_tells_of_life(world, run, member) for member in run.plan.members):
+        run.lived_at = world.now
+    if not world.library:
+        return
     if run.step % STEPS_PER_SAVE == 0 or run.step >= world.until or run.is_stopped:
         run.due.append((run.step, world.now))
 
@@ -161,6 +165,11 @@ def _train(world: World, run: Run) -> None:
 def _trains(world: World, run: Run, member: Member) -> bool:
     p = world.pod(member.uid)
     return p is not None and world.is_up(member.uid) and p.ran == run.plan.attempt and _is_awake(world, p)
+
+
+def _tells_of_life(world: World, run: Run, member: Member) -> bool:
+    """R7: its launcher tells its sidecar, and that tells the coordinator's."""
+    return world.hears_launcher(world.pod(member.uid), "Activity") and world.arrives("MemberState", member.uid, run)
 
 
 def _is_awake(world: World, p: Pod) -> bool:
@@ -232,7 +241,7 @@ def _delete(world: World, run: Run | None) -> None:
 
 
 def _stop(world: World, run: Run) -> None:
-    """R19: all agree on a step within the deadline, stop there, and its save is awaited."""
+    """R19: all agree on a step within the deadline, stop there, and its save is awaited. Who reports no steps stops at once."""
     if run.leave_until is None or not world.speaks(run.coordinator):
         return
     if run.stop_step >= 0:
@@ -241,7 +250,10 @@ def _stop(world: World, run: Run) -> None:
     elif world.now >= run.leave_until:
         run.leave_until = None
     elif run.gone and not run.over and all(_agrees(world, run, member) for member in run.plan.members):
-        run.stop_step = run.step + STEPS_PER_TICK
+        if world.library:
+            run.stop_step = run.step + STEPS_PER_TICK
+        else:
+            _end(world, run, Over("stopped", "stopped as asked", step=-1))
 
 
 def _agrees(world: World, run: Run, member: Member) -> bool:

@@ -64,6 +64,9 @@ class Operator:
     sights: dict[str, Sight] = field(default_factory=dict)
     sight_at: dict[str, float] = field(default_factory=dict)
     probed: set[str] = field(default_factory=set)
+    heard: dict[str, float] = field(
+        default_factory=dict
+    )  # node -> when a poll or a probe of a host there was last answered
     plan_id: str = ""
     answer: SidecarStatus | None = None
     answered_at: float = 0.0
@@ -98,14 +101,17 @@ class Operator:
             self.gone_at = world.now if heard.gone and self.gone_at is None else self.gone_at
 
     def listen(self, world: World) -> None:
-        """The long poll, and those of the others while the coordinator is silent."""
+        """Probes; the long poll, and those of the others while the coordinator is silent."""
+        for p in world.pods.values():
+            if p.view.uid in self.probed and toy_seen.is_reached(world, p):
+                self.heard[p.view.node] = world.now
         run = world.current_run()
         if run is None:
             return
         for uid in (run.coordinator, *(m.uid for m in run.others())):
             p = world.pod(uid)
             if p and p.obeys == run.plan.attempt and world.hears(uid, "PollRequest"):
-                self.answered_at = world.now
+                self.answered_at = self.heard[p.view.node] = world.now
                 if uid == run.coordinator:
                     self.coordinator_at = world.now
                 return

@@ -52,6 +52,12 @@ class Silence:
     cut_off: bool = False  # the operator reaches no pod
     refused: set[str] = field(default_factory=set)  # kinds of action that the API server refuses
     withheld: set[str] = field(default_factory=set)  # kinds of message that never arrive
+    awaited: set[str] = field(default_factory=set)  # kinds of message that anything ever depended on
+
+    def withholds(self, *kinds: str) -> bool:
+        """Whether one of these messages never arrives."""
+        self.awaited.update(kinds)
+        return not self.withheld.isdisjoint(kinds)
 
 
 @dataclass
@@ -97,6 +103,7 @@ class Run:
     plan: Plan
     step: int
     stepped_at: float
+    lived_at: float = 0.0  # when a launcher last told that its trainers do something
     hellos: dict[str, int] = field(default_factory=dict)  # pod UID -> start of the launcher that it spoke for
     gone: bool = False
     heard: dict[str, float] = field(default_factory=dict)  # pod UID -> when its sidecar last told its state

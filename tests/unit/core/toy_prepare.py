@@ -89,7 +89,7 @@ def _sights(world: World, request: PrepareRequest, raised_by: str = "") -> tuple
     return tuple(
         sight(world, p, request.attempt, raised_by)
         for p in asked
-        if p and world.speaks(p.view.uid) and "SightRequest" not in world.silence.withheld
+        if p and world.speaks(p.view.uid) and not world.silence.withholds("SightRequest")
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from everstep_operator.core.model import JobStatus
+from everstep_operator.core.model import Decision, JobStatus
 from everstep_protocol.lineage import is_on
 
 if TYPE_CHECKING:
     from unit.core.toy_world import World
+
+EMPTY = re.compile(r"\bfor($|[;,.])|\b(None|for nothing)\b|  |: ?$|[;,] ?$|\(\)")
 
 
 def check_write(world: World, new: JobStatus) -> None:
@@ -47,3 +50,10 @@ def check_pods(world: World) -> None:
     counted = {row.id for row in world.status.workers if row.state in ("Wanted", "Joined")}
     stay = [p for p in world.pods.values() if p.deleted_at is None and p.view.worker_id in counted]
     assert len(stay) <= world.most, "more pods than max"
+
+
+def check_words(decision: Decision) -> None:
+    """What is told says something."""
+    for said in (decision.message, *(condition.message for condition in decision.conditions)):
+        assert said
+        assert not EMPTY.search(said), said

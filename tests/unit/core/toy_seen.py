@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 40.0
 FRESH_SECONDS = 3.0
+TRUST_SECONDS = 5.0
 
 
 def observe(world: World) -> Observed:
@@ -40,7 +41,7 @@ def observe(world: World) -> Observed:
         sidecar_age_seconds=now - operator.answered_at + 0.1,
         training_age_seconds=operator.answer.training.age_seconds if operator.answer else 0.0,
         networks=_networks(world),
-        doubt=Doubt(_sees_anybody(world), True, 0.0, 0.0),
+        doubt=Doubt(_saw_other_node(world), True, 0.0, 0.0),
         prepare=prepared,
         prepare_failed=tuple(operator.unanswered),
         attempt_age_seconds=now - operator.entered_at,
@@ -94,8 +95,10 @@ def node_view(world: World, name: str) -> NodeView:
     return NodeView(name, ready, not ready, False, False, dead, LEASE_SECONDS, 0.0 if dead else age)
 
 
-def _sees_anybody(world: World) -> bool:
-    return not world.silence.cut_off and any(world.speaks(p.view.uid) for p in world.pods.values())
+def _saw_other_node(world: World) -> bool:
+    """R26: some host without a pod whose probes fail answered lately."""
+    suspected = {p.view.node for p in world.pods.values() if is_cut(world, p)}
+    return any(world.now - at <= TRUST_SECONDS for node, at in world.operator.heard.items() if node not in suspected)
 
 
 def is_cut(world: World, p: Pod) -> bool:
@@ -104,11 +107,17 @@ def is_cut(world: World, p: Pod) -> bool:
     return node is None or (not node.up and world.now - node.changed_at >= CUT_IS_SEEN)
 
 
+def is_reached(world: World, p: Pod) -> bool:
+    """Whether its host answers a probe."""
+    node = world.nodes.get(p.view.node)
+    return node is not None and node.up and not world.silence.cut_off and not world.silence.withholds("Probe")
+
+
 def _networks(world: World) -> dict[str, Network]:
     """R25, N: for members by their peers and our probes, for others by our probes alone, where these are wished for."""
     run, found = world.current_run(), {}
     members = {m.uid for m in run.plan.members} if run else set()
-    probed = set() if "Probe" in world.silence.withheld else world.operator.probed
+    probed = set() if world.silence.withholds("Probe") else world.operator.probed
     for p in world.pods.values():
         uid = p.view.uid
         if not p.view.ip or not (uid in members or uid in probed):
@@ -144,9 +153,10 @@ def _head_first(run: Run) -> tuple[str, ...]:
 
 
 def _training(world: World, run: Run, p: Pod) -> Training:
-    if not run.gone or p.ran != run.plan.attempt:
-        age = world.now - run.stepped_at if run.gone else 0.0
-        return Training(False, -1, age, 0.0, "none", watched=True)
+    if not run.gone:
+        return Training(False, -1, 0.0, 0.0, "none")
+    if not world.library or p.ran != run.plan.attempt:
+        return Training(False, -1, world.now - run.lived_at, 0.0, "starting")
     if run.step == run.plan.resume.step:
         return Training(True, -1, run.still(world.now), 0.1, "starting")
     phase = "stopped" if run.is_stopped else "finished" if run.step >= world.until else "training"

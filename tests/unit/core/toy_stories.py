@@ -29,6 +29,7 @@ class Story:
     events: tuple[Event, ...] = ()
     spec: dict[str, Any] = field(default_factory=dict)
     seconds: int = 120
+    library: bool = True
 
 
 STORIES = (
@@ -46,6 +47,10 @@ STORIES = (
     Story("container killed", "trains", ((60, "kill_trainer", {"index": 1}),)),
     Story("finish", "succeeded", ((60, "finish_in", {"steps": 6}),)),
     Story("fail", "failed", ((60, "crash", {}),), {"restart": RestartPolicy(max_crashes=0)}),
+    Story("plain script", "trains", library=False),
+    Story("plain script loses a node", "trains", ((60, "power_off", {"name": "n3"}), (110, "boot", {"name": "n3"})), seconds=160, library=False),
+    Story("plain script is suspended", "suspended", ((60, "change", {"suspend": True}),), library=False),
+    Story("plain script finishes", "succeeded", ((60, "finish_in", {"steps": 6}),), library=False),
     Story("time to live", "gone", ((60, "finish_in", {"steps": 6}),), {"ttl_seconds_after_finished": 60.0}, 200),
 )  # fmt: skip
 
@@ -82,7 +87,7 @@ class Moment:
 
 def play(story: Story) -> Play:
     """From the beginning."""
-    world = World(job=spec(**story.spec), most=max(4, story.spec.get("max_workers", 4)))
+    world = World(job=spec(**story.spec), library=story.library, most=max(4, story.spec.get("max_workers", 4)))
     return Play(story, world, list(story.events))
 
 
@@ -106,4 +111,5 @@ def what_it_shows(world: World) -> tuple[str, ...]:
     stage = run.stage(world.until) if run else "-"
     if run and world.operator.leave and stage in ("leaving", "stopping", "stopped"):
         stage += f" for {world.operator.leave.purpose}"
-    return (said.reason if said else "-", state, stage)
+    script = () if world.library or stage == "-" else ("plain",)
+    return (said.reason if said else "-", state, stage, *script)

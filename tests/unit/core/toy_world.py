@@ -29,6 +29,7 @@ class World(Happenings):
     job: JobSpec = field(default_factory=spec)
     generation: int = 1
     until: int = 10_000
+    library: bool = True  # the script has an everstep.Checkpointer
     now: float = 0.0
     next_tick: float = 1.0
     next_pass: float = 0.0
@@ -81,17 +82,18 @@ class World(Happenings):
 
     def hears(self, uid: str, request: str) -> bool:
         """Whether the operator's request gets an answer."""
-        return self.speaks(uid) and not self.silence.cut_off and request not in self.silence.withheld
+        return self.speaks(uid) and not self.silence.withholds(request) and not self.silence.cut_off
 
     def arrives(self, request: str, uid: str, run: Run) -> bool:
         """Whether a member's request gets to the coordinator; its own needs no network."""
-        return uid == run.coordinator or request not in self.silence.withheld
+        return not self.silence.withholds(request) or uid == run.coordinator
 
     def hears_launcher(self, p: Pod | None, *messages: str) -> bool:
         """Whether a pod's sidecar and its launcher can say this to each other."""
+        is_withheld = self.silence.withholds(*messages)
         if p is None or p.container_ended_at is not None or p.view.worker_id in self.silence.launchers:
             return False
-        return self.speaks(p.view.uid) and not self.silence.withheld.intersection(messages)
+        return self.speaks(p.view.uid) and not is_withheld
 
     def has_kubelet(self, node: str) -> bool:
         return node in self.nodes and self.nodes[node].up and node not in self.silence.kubelets
@@ -172,6 +174,7 @@ class World(Happenings):
         self.may_look_at = self.now + least
         self.next_pass = self.now + max(pause, least)
         toy_rules.check_pods(self)
+        toy_rules.check_words(decision)
         self.last = decision
         return decision
 

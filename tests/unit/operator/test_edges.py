@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from everstep_operator.cluster import tasks
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.follow import Seen
 from everstep_operator.cluster.observe import observe
+from everstep_operator.cluster.probes import Prober
 from everstep_operator.cluster.records import trim_node, trim_pod
 from everstep_operator.cluster.room import Cluster, JobRoom
 from everstep_operator.core import model
@@ -196,6 +198,34 @@ def test_r26_a_node_that_is_suspected_is_no_other_node(suspect: str) -> None:
             assert (await observed(client, status_of(), prepare)).doubt.saw_other_node is (suspect == "u1")
 
     run(test)
+
+
+@pytest.mark.parametrize(("answers", "is_seen"), [("u0", True), ("u1", False)])
+def test_r26_a_probe_that_is_answered_on_another_node_shows_that_we_reach_somebody(answers: str, is_seen: bool) -> None:
+    def prepare(cluster: Cluster, room: JobRoom) -> None:
+        room.prober.note("u1", alive=True)
+        room.prober.note("u1", alive=False)
+        room.prober.note(answers, alive=True)
+        if answers == "u1":
+            room.prober.note("u1", alive=False)
+
+    async def test() -> None:
+        async with talking_to(Api(job()).answer) as client:
+            assert (await observed(client, status_of(), prepare)).doubt.saw_other_node is is_seen
+
+    run(test)
+
+
+def test_r26_what_answered_a_while_ago_is_not_reached_now() -> None:
+    clock: Any = SimpleNamespace(now=lambda: clock.seconds, seconds=100.0)
+    prober = Prober(None, clock, lambda: None)  # type: ignore[arg-type]
+    assert not prober.answered_within("u0", 5.0)
+    prober.note("u0", alive=True)
+    clock.seconds += 5.0
+    prober.note("u0", alive=False)
+    assert prober.answered_within("u0", 5.0)
+    clock.seconds += 0.1
+    assert not prober.answered_within("u0", 5.0)
 
 
 def test_r25_only_a_get_says_that_a_node_or_a_pod_is_gone() -> None:

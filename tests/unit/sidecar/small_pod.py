@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,8 +90,8 @@ class Launcher:
     def order(self, message: local.Message) -> None:
         self.orders.append(message)
 
-    def idle_seconds(self, attempt: int) -> float | None:
-        return None
+    def silent_seconds(self, attempt: int) -> float:
+        return math.inf
 
 
 @dataclass

@@ -7,8 +7,11 @@ import contextlib
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from everstep_protocol import local
+from everstep_sidecar import launcher_link
 from everstep_sidecar.changes import Changes
 from everstep_sidecar.launcher_link import LauncherLink
 from unit.sidecar.small_pod import run
@@ -75,5 +78,28 @@ def test_r32_how_one_launcher_ended_is_not_the_next_ones_end() -> None:
                 assert socket.link.exited is not None, "the same one has connected again"
             async with socket.launcher("second"):
                 assert socket.link.exited is None
+
+    run(scenario())
+
+
+def test_r7_trainers_are_silent_since_their_last_sign_of_life_or_since_one_could_have_been_heard(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A launcher that hangs before it has said a word of them is as silent as one that hangs later."""
+    clock = SimpleNamespace(monotonic=lambda: clock.now, now=1000.0)
+    monkeypatch.setattr(launcher_link, "time", clock)
+
+    async def scenario() -> None:
+        async with listening() as socket:
+            clock.now += 600.0
+            assert socket.link.silent_seconds(2) == 600.0, "no launcher ever came"
+            async with socket.launcher("first") as (_, writer):
+                clock.now += 100.0
+                assert socket.link.silent_seconds(2) == 100.0, "it is there, and says nothing"
+                writer.write(local.encode(local.Activity(2, 5.0)) + local.encode(local.Stopped(1)))
+                await socket.changes.wait(lambda: socket.link.is_stopped(1))
+                clock.now += 1.0
+                assert socket.link.silent_seconds(2) == 6.0
+                assert socket.link.silent_seconds(3) == 101.0, "that was another attempt"
 
     run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import threading
 from dataclasses import replace
@@ -257,23 +258,25 @@ def test_st10_a_script_lives_as_long_as_any_of_its_pods_does() -> None:
     heard = {"a": Heard(idle(700.0), 0.5), "b": Heard(idle(1.0), 1.0), "c": Heard(idle(None), 0.0)}
     assert membership.idle_seconds(heard) == 2.0
     assert membership.idle_seconds({"c": heard["c"]}) is None
-    own = Training(False, -1, 700.0, 0.0, "starting", watched=True)
+    own = Training(False, -1, 700.0, 0.0, "starting")
     assert training.among(own, 2.0) == replace(own, age_seconds=2.0)
     assert training.among(own, None) == own
-    steps = Training(True, 5, 700.0, 0.1, "training")
-    assert training.among(steps, 2.0) == steps
+    assert training.idle_seconds(own) == 700.0
+    for other in (Training(True, 5, 700.0, 0.1, "training"), Training(False, -1, 0.0, 0.0, "none")):
+        assert training.among(other, 2.0) == other
+        assert training.idle_seconds(other) is None
 
 
-@pytest.mark.parametrize(("idle", "age"), [(None, 6.0), (2.5, 2.5), (60.0, 6.0)])
-def test_st10_without_the_library_the_last_sign_of_life_counts(idle: float | None, age: float) -> None:
+@pytest.mark.parametrize(("silent", "age"), [(math.inf, 6.0), (2.5, 2.5), (60.0, 6.0)])
+def test_st10_without_the_library_the_last_sign_of_life_counts(silent: float, age: float) -> None:
     second = 1_000_000_000
-    seen = training.summarize((), started_at_ns=4 * second, now_ns=10 * second, idle_seconds=idle)
-    assert seen == Training(False, -1, age, 0.0, "starting", watched=idle is not None)
+    seen = training.summarize((), started_at_ns=4 * second, now_ns=10 * second, silent_seconds=silent)
+    assert seen == Training(False, -1, age, 0.0, "starting")
 
 
 def test_st10_with_the_library_its_steps_count() -> None:
     page = Progress(1, 7, 9_000_000_000, 1, PHASES.index("training"), 0, 0)
-    seen = training.summarize((page,), started_at_ns=1, now_ns=10_000_000_000, idle_seconds=0.0)
+    seen = training.summarize((page,), started_at_ns=1, now_ns=10_000_000_000, silent_seconds=0.0)
     assert (seen.step, seen.age_seconds) == (7, 1.0)
 
 

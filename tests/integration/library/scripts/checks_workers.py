@@ -101,7 +101,7 @@ def check_workers_end_when_the_loader_does(folder: Path) -> None:
 def check_workers_and_threads_end_with_the_process(folder: Path) -> None:
     """A script that closes nothing ends well, also where it ends by an exception, and leaves no process."""
     script = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import everstep
 
@@ -115,6 +115,8 @@ workers = sampler.loader(range(99), num_workers=2, worker_init_fn=tell, multipro
 stream = everstep.data.ElasticStream(["a"], lambda shard, offset: iter(range(offset, 999)), global_batch=4, lanes=1)
 for batches in (workers.micro_batches(0), threaded.micro_batches(0), stream.micro_batches(0)):
     next(batches)
+while len(list(folder.iterdir())) < 2:  # a worker that ends before it has begun would not be seen
+    time.sleep(0.01)
 if status:
     raise SystemExit(status)
 """

@@ -109,6 +109,7 @@ class Follower:
                 continue
             except Rejected as error:
                 _log.warning("the coordinator rejects a poll: %s", error)
+                await self._ask_others(target)
             except Refusing as error:
                 _log.debug("%s", error)
                 await self._ask_others(target)

@@ -21,7 +21,7 @@ from everstep_operator.cluster.tries import Tries
 from everstep_protocol import auth, messages
 from everstep_protocol.messages import Peer, PollRequest, PrepareRequest, SidecarStatus, Training
 from everstep_protocol.plan import FORMAT, Coordinator, Member, Plan, Resume, SaveInterval, sealed
-from everstep_sidecar.server import Identity, Route, Server
+from everstep_sidecar.server import Identity, Rejected, Route, Server
 from hang_limit import hang_seconds
 
 KEY = b"k" * 32
@@ -47,6 +47,7 @@ class Pod:
     paths: tuple[str, ...] = ("poll", "announce", "leave", "prepare", "sight")
     asked: list[Any] = field(default_factory=list)
     answer: Callable[[Any], Any] = lambda request: messages.Ack(1)
+    rejects_polls: bool = False
     background: asyncio.Task[None] | None = None
     _runner: web.AppRunner | None = None
 
@@ -77,6 +78,8 @@ class Pod:
         if not isinstance(request, PollRequest):
             answer = self.answer(request)
             return await answer if inspect.isawaitable(answer) else answer
+        if self.rejects_polls:
+            raise Rejected(409, "for ever")
         if request.version == self.status.version:
             await asyncio.sleep(request.wait_seconds)
         return self.status

@@ -191,6 +191,30 @@ def test_r25_a_silent_coordinator_is_probed_and_the_others_are_asked() -> None:
     run(test)
 
 
+def test_r16_of_a_coordinator_that_rejects_polls_the_others_tell_and_it_is_as_old_as_its_last_answer() -> None:
+    """Its host lives, so nobody is suspected; without it nothing is saved, which its age brings to an end."""
+
+    async def test() -> None:
+        port = free_port()
+        pods = [Pod(address(i + 1), port, f"pod-{i}", status(f"pod-{i}"), rejects_polls=i == 0) for i in range(2)]
+        for pod in pods:
+            await pod.start()
+        async with client(port) as asker:
+            made = follower_of(asker)
+            follower = made.follower
+            follower.follow(Target(JOB, plan_of(*pods), ()))
+            asked_first = follower.coordinator_at
+            await until(lambda: follower.seen is not None and len(pods[0].asked) >= 2)
+            assert follower.seen is not None
+            assert (follower.seen.status.pod_uid, follower.coordinator_at) == ("pod-1", asked_first)
+            assert made.prober.uids() == set()
+            follower.stop()
+        for pod in pods:
+            await pod.stop()
+
+    run(test)
+
+
 def test_r25_a_member_that_peers_lost_is_probed_until_it_answers() -> None:
     async def test() -> None:
         port = free_port()

@@ -180,7 +180,13 @@ def _wait_for_look(seen: Observed, settings: Settings, candidates: Pods, answer:
 
 
 def _wait_for_storage(seen: Observed, settings: Settings, candidates: Pods, answer: PrepareAnswer) -> Outcome:
-    """R11, R12: unknown is not empty; what a person must settle is told, and asked for again all the same."""
+    """R11, R12: unknown is not empty; what a person must settle is told, and asked for again all the same.
+
+    Not what only an odd mount says: that the checkpoints are gone is told where most others see the same storage.
+    """
+    other = _ask_another_mount(seen, settings, candidates, answer)
+    if other:
+        return other
     pause = settings.wait_retry if answer.outcome == "wait" else settings.stop_retry
     due = seen.prepare_age_seconds >= pause
     actions = ((_prepare(seen, settings, candidates),) if due else ()) + pod_actions(seen, settings)

@@ -11,6 +11,7 @@ from everstep_operator.core.model import WriteStatus
 from hypothesis import example, given
 from hypothesis import strategies as st
 from unit.core.jobs import SETTINGS
+from unit.core.toy_parts import Storage
 from unit.core.toy_world import World
 
 NODES = st.sampled_from(["n0", "n1", "n2", "n3"])
@@ -128,6 +129,23 @@ def test_b36_below_min_waits_and_goes_on_when_a_node_is_back() -> None:
     assert world.status.attempt.plan
     assert len(world.status.attempt.plan.members) == 2
     assert world.status.restarts == before
+
+
+def test_r11_an_old_copy_of_the_storage_on_one_node_stops_nobody_who_sees_the_right_one() -> None:
+    """It is this job's by its owner file, and holds no checkpoint: what its pod does not find is its mount's fault."""
+    world = World()
+    world.settle(40)
+    world.silence.apart.add("n0")
+    world.places["n0"] = Storage(owned=True)
+    world.crash()
+    world.settle(30)
+    attempt = world.status.attempt
+    assert attempt
+    assert attempt.plan
+    assert [m.node for m in attempt.plan.members] == ["n1", "n2", "n3"]
+    assert attempt.plan.resume.step > 0
+    assert world.run
+    assert world.run.still(world.now) <= 1
 
 
 def test_r33_all_pods_lost() -> None:

@@ -33,7 +33,8 @@ class Space:
         return self.cluster.storage_root / self.name / "records"
 
     def create(self) -> None:
-        """Make the namespace and all that is in it."""
+        """Make the namespace and all that is in it; one of an earlier run that is still going is waited for."""
+        self.cluster.kubectl("delete", "namespace", self.name, "--ignore-not-found", "--timeout=90s")
         for folder in (self.checkpoints, self.records):
             folder.mkdir(parents=True)
             folder.chmod(0o777)
@@ -46,9 +47,10 @@ class Space:
         self.apply(*volumes, manifests.scripts_config_map(self.name))
 
     def remove(self) -> None:
-        """Delete everything, checkpoints too: the test is over."""
+        """Delete everything, checkpoints too: the test is over. Processes end at once; the namespace goes by itself."""
         self.kubectl("delete", "trainingjobs", "--all", "--ignore-not-found", "--wait=false")
-        self.cluster.kubectl("delete", "namespace", self.name, "--ignore-not-found", "--timeout=90s")
+        self.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--ignore-not-found")
+        self.cluster.kubectl("delete", "namespace", self.name, "--ignore-not-found", "--wait=false")
         self.cluster.kubectl("delete", "pv", "-l", f"everstep-test={self.name}", "--ignore-not-found", "--wait=false")
         shutil.rmtree(self.cluster.storage_root / self.name, ignore_errors=True)
 

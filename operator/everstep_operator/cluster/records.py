@@ -15,6 +15,7 @@ from everstep_operator.core.model import NodeView, PodView
 Raw = dict[str, Any]
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
+_MOST_DIGITS = 18
 _STARTING = ("", "PodInitializing", "ContainerCreating")
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -138,7 +139,9 @@ def _since(holds: bool, before: float | None, now: float) -> float | None:
 
 
 def _number(text: object, default: int) -> int:
-    return int(text) if isinstance(text, str) and text.isdecimal() else default
+    """Whoever may write pods writes what they like, and `int` raises for thousands of digits."""
+    is_number = isinstance(text, str) and len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
+    return int(str(text)) if is_number else default
 
 
 def _owner_uid(meta: Raw) -> str:

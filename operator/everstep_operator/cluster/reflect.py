@@ -96,7 +96,9 @@ class Reflector(Generic[R]):
             now = time.monotonic()
             for raw in page.get("items") or []:
                 uid = str(raw["metadata"]["uid"])
-                seen[uid] = self._trim(raw, self.items.get(uid), now)
+                record = self._read(raw, self.items.get(uid), now)
+                if record is not None:
+                    seen[uid] = record
         self._replace(seen)
         self._version = version
         self._heard_at = time.monotonic()
@@ -131,7 +133,16 @@ class Reflector(Generic[R]):
             if gone is not None:
                 self._on_change(gone, None)
             return
-        record = self._trim(raw, before, time.monotonic())
-        self.items[uid] = record
-        if before != record:
+        record = self._read(raw, before, time.monotonic())
+        if record is not None and record != before:
+            self.items[uid] = record
             self._on_change(before, record)
+
+    def _read(self, raw: Raw, before: R | None, now: float) -> R | None:
+        """One object that cannot be read must not stop those who look after all others: what was known of it stays."""
+        try:
+            return self._trim(raw, before, now)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            name = raw["metadata"].get("name")
+            _log.error("%s: object %s cannot be read, what it was before counts: %r", self._path, name, error)
+            return before

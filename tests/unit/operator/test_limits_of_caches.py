@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,10 +24,11 @@ from unit.operator.small_sidecars import (
 
 
 class Watched:
-    """An API server with one kind of object and no object of it; `watch` answers watches."""
+    """An API server with one kind of object; `watch` answers watches."""
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Any, items: Sequence[Any] = ()) -> None:
         self._watch = watch
+        self._items = list(items)
         self.lists = 0
         self.watches: list[web.Request] = []
 
@@ -35,7 +37,7 @@ class Watched:
             self.watches.append(request)
             return await self._watch(request)  # type: ignore[no-any-return]
         self.lists += 1
-        return web.json_response({"metadata": {"resourceVersion": "5"}, "items": []})
+        return web.json_response({"metadata": {"resourceVersion": "5"}, "items": self._items})
 
 
 async def ends(request: web.Request) -> web.StreamResponse:
@@ -102,3 +104,31 @@ def test_nodes_are_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     before = nodes.views()["n1"].lease_duration_seconds
     beats.take([{"metadata": {"name": "n1"}, "spec": {"renewTime": "a", "leaseDurationSeconds": 7}}], time.monotonic())
     assert (before, nodes.views()["n1"].lease_duration_seconds) == (40.0, 7.0)
+
+
+def test_an_object_that_cannot_be_read_keeps_no_other_from_being_seen(caplog: pytest.LogCaptureFixture) -> None:
+    """Listed or watched: what it was before counts, and the log names it."""
+
+    def node(name: str, **status: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name, "uid": name, "resourceVersion": "6"}, "status": status}
+
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    events = [("ADDED", node("odd", conditions="soon")), ("MODIFIED", node("n1", conditions=7)), ("ADDED", node("n3"))]
+
+    async def watch(request: web.Request) -> web.StreamResponse:
+        lines = "".join(json.dumps({"type": kind, "object": found}) + "\n" for kind, found in events)
+        return web.Response(text=lines)
+
+    async def test() -> None:
+        api = Watched(watch, [node("n1", **ready), node("n2", conditions=[7])])
+        async with reflecting(api, FastClock()) as reflector:
+            await until(lambda: "n3" in reflector.items)
+            assert set(reflector.items) == {"n1", "n3"}
+            assert reflector.items["n1"].ready
+
+    run(test)
+    assert {name for name in ("n1", "n2", "odd") if f"object {name} cannot be read" in caplog.text} == {
+        "n1",
+        "n2",
+        "odd",
+    }

@@ -114,8 +114,11 @@ def test_r27_ages_are_our_own_clock_s_since_we_first_saw_it() -> None:
     assert leaving.view.deletion_grace_seconds == 30.0
 
 
-def test_an_attempt_that_is_no_number_counts_as_none() -> None:
-    assert trim_pod(pod(meta={"annotations": {"everstep.dev/attempt": "x"}}), None, 0.0).view.plan_attempt == 0
+@pytest.mark.parametrize("text", ["", "five", "-5", "5.0", "1e3", "\u0665", "\u00b2", " 5", "9" * 5000])
+def test_a_number_that_somebody_wrote_and_is_none_counts_as_none(text: str) -> None:
+    meta = {"annotations": {"everstep.dev/attempt": text}, "labels": {"everstep.dev/worker": text}}
+    view = trim_pod(pod(meta=meta), None, 0.0).view
+    assert (view.plan_attempt, view.worker_id) == (0, -1)
 
 
 def test_b48_pods_belong_to_their_owner_by_uid_and_wake_only_its_actor() -> None:

@@ -15,6 +15,7 @@ import pytest
 from descendants import descendants, kill_all
 from everstep_protocol import local
 from integration.launcher.launcher_harness import HANG_SECONDS, LIBRARY, Pod
+from loopback import address, free_port
 from testcluster.rootfs import command_in_rootfs, rootfs_folder
 
 DRIVER = Path(__file__).with_name("activity_driver.py")
@@ -75,7 +76,8 @@ dist.init_process_group("gloo", init_method="env://")
 @pytest.mark.parametrize("system", ["torch-new", "torch-old"])
 @pytest.mark.parametrize("rank", [0, 2], ids=["two of three ranks, the store's among them", "a rank without the store"])
 def test_a_torch_that_hangs_in_init_process_group_is_idle(system: str, rank: int) -> None:
-    place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    # A port of its own: with ranks of another test beside it, which may use another torch, the world would be whole.
+    place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": address(1), "MASTER_PORT": str(free_port())}
     environment = {**place, "USE_LIBUV": "0", "OMP_NUM_THREADS": "1", "PYTHONPATH": "/lib-everstep"}
     command = command_in_rootfs(
         rootfs_folder(system),

@@ -19,6 +19,9 @@ define timed
 	@echo "==> $(1)"; SECONDS=0; $(2) && echo "<== $(1): $${SECONDS} s"
 endef
 
+# What the tests need of Kubernetes, torch and helm. Built once, in minutes; then it takes no time.
+PARTS = $(call timed,parts of the test cluster,tests/cluster/cluster build)
+
 PYTEST := $(BIN)/python -m pytest
 # Many tests wait: more processes than cores keep two cores busy. What they listen on is their own (tests/loopback.py).
 UNIT_PROCESSES ?= 4
@@ -54,22 +57,25 @@ test-unit: $(READY) ## Functions and classes alone
 	$(call timed,unit tests,$(PYTEST) -q -n $(UNIT_PROCESSES) --dist worksteal tests/unit)
 
 .PHONY: test-contract
-test-contract: $(READY) ## What the parts say to each other
+test-contract: $(READY) ## What the parts say to each other, on a real API server (root)
+	$(PARTS)
 	$(call timed,contract tests,$(PYTEST) -q tests/contract)
 
 .PHONY: test-integration
-test-integration: $(READY) ## Real processes, without a cluster
+test-integration: $(READY) ## Real processes, without a cluster (root)
+	$(PARTS)
+	$(call timed,the oldest torch,tests/cluster/cluster build --torch-old)
 	$(call timed,integration tests of sidecar and launcher,$(PYTEST) -q -n $(INTEGRATION_PROCESSES) --dist worksteal tests/integration/sidecar tests/integration/launcher)
 	$(call timed,integration tests of the library,$(PYTEST) -q tests/integration/library)
 
 .PHONY: test-chart
 test-chart: $(READY) ## The Helm chart, with helm itself
-	$(call timed,helm and its cache,tests/cluster/cluster build)
+	$(PARTS)
 	$(call timed,chart tests,$(PYTEST) -q tests/chart)
 
 .PHONY: test-cluster
 test-cluster: $(READY) ## Real faults on a real Kubernetes on this machine (root)
-	$(call timed,parts of the test cluster,tests/cluster/cluster build)
+	$(PARTS)
 	$(call timed,cluster tests,$(PYTEST) tests/cluster)
 
 JOBS ?= 2

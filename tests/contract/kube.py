@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import socket
@@ -15,6 +14,10 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from testcluster.builder import Builder
+from testcluster.layout import Layout
+from testcluster.shell import Progress
 
 _START_LIMIT_SECONDS = 60.0
 
@@ -157,11 +160,10 @@ class ApiServer:
         ]
 
 
-def find_programs() -> tuple[Path, Path] | None:
-    """(etcd, kube-apiserver) that the test cluster has built, or None."""
-    root = Path(os.environ.get("EVERSTEP_CACHE", "/var/cache/everstep"))
-    found = [sorted(root.glob(pattern)) for pattern in ("etcd-v*/etcd", "kubernetes-v*/kube-apiserver")]
-    return (found[0][-1], found[1][-1]) if all(found) else None
+def find_programs() -> tuple[Path, Path]:
+    """(etcd, kube-apiserver) of the test cluster, built first where they are not there yet, which takes minutes."""
+    found = Builder(Layout.from_environment(), Progress(quiet=True)).programs()
+    return found["etcd"], found["kube-apiserver"]
 
 
 def _no_verification() -> ssl.SSLContext:

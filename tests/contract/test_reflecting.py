@@ -91,10 +91,7 @@ def test_each_change_is_told_once(space: Space) -> None:
 @pytest.fixture
 def own_server(tmp_path: Path) -> Any:
     """For faults: others must not feel them."""
-    programs = kube.find_programs()
-    if programs is None:
-        pytest.skip("no etcd and kube-apiserver: build the test cluster once, or set EVERSTEP_CACHE")
-    server = kube.ApiServer(tmp_path, *programs)
+    server = kube.ApiServer(tmp_path, *kube.find_programs())
     try:
         server.start()
         yield Space(server, "default")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from everstep.launcher.activity import IDLE_CORE, ActivityWatch, is_busy
 from everstep.launcher.loop import Loop
 from everstep.launcher.processes import CpuSeconds
 from everstep_protocol import local
+from hang_limit import hang_seconds
 
 ONE, OTHER = (7, 100), (8, 100)
 LEAST = IDLE_CORE * 5
@@ -81,7 +83,10 @@ def test_a_process_may_be_called_anything(name: str) -> None:
         assert child.stdout is not None
         child.stdout.readline()
         assert child.pid in processes.descendants()
-        assert f"{child.pid} ({name}, state S)" in processes.describe_descendants()
+        end = time.monotonic() + hang_seconds(20.0)
+        while f"{child.pid} ({name}, state S)" not in processes.describe_descendants():  # it may not wait for input yet
+            assert time.monotonic() < end, processes.describe_descendants()
+            time.sleep(0.01)
         child.kill()
 
 

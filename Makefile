@@ -26,6 +26,7 @@ PYTEST := $(BIN)/python -m pytest
 # Many tests wait: more processes than cores keep two cores busy. What they listen on is their own (tests/loopback.py).
 UNIT_PROCESSES ?= 4
 INTEGRATION_PROCESSES ?= 8
+SIDE_BY_SIDE := --dist worksteal -n
 
 .PHONY: help
 help: ## Show this
@@ -54,7 +55,7 @@ test: check test-unit test-contract test-integration test-chart test-cluster ## 
 
 .PHONY: test-unit
 test-unit: $(READY) ## Functions and classes alone
-	$(call timed,unit tests,$(PYTEST) -q -n $(UNIT_PROCESSES) --dist worksteal tests/unit)
+	$(call timed,unit tests,$(PYTEST) -q $(SIDE_BY_SIDE) $(UNIT_PROCESSES) tests/unit)
 
 .PHONY: test-contract
 test-contract: $(READY) ## What the parts say to each other, on a real API server (root)
@@ -65,7 +66,7 @@ test-contract: $(READY) ## What the parts say to each other, on a real API serve
 test-integration: $(READY) ## Real processes, without a cluster (root)
 	$(PARTS)
 	$(call timed,the oldest torch,tests/cluster/cluster build --torch-old)
-	$(call timed,integration tests of sidecar and launcher,$(PYTEST) -q -n $(INTEGRATION_PROCESSES) --dist worksteal tests/integration/sidecar tests/integration/launcher)
+	$(call timed,integration tests of sidecar and launcher,$(PYTEST) -q $(SIDE_BY_SIDE) $(INTEGRATION_PROCESSES) tests/integration/sidecar tests/integration/launcher)
 	$(call timed,integration tests of the library,$(PYTEST) -q tests/integration/library)
 
 .PHONY: test-chart
@@ -86,7 +87,7 @@ mutants: $(READY) ## Each rule and timer taken out once, JOBS=2 at a time: its t
 EXAMPLES ?= 2000
 .PHONY: explore
 explore: $(READY) ## Tests of properties on EXAMPLES=2000 new examples each; what fails is told with its example
-	@EXAMPLES=$(EXAMPLES) $(PYTEST) -q -n $(UNIT_PROCESSES) --dist worksteal --hypothesis-profile explore -m hypothesis tests/unit
+	@EXAMPLES=$(EXAMPLES) $(PYTEST) -q $(SIDE_BY_SIDE) $(UNIT_PROCESSES) --hypothesis-profile explore -m hypothesis tests/unit
 
 RUNS ?= 40
 .PHONY: soak-exits

@@ -46,7 +46,7 @@ class Copy:
         _copy_checkout(source, folder)
         options = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
         paths = os.pathsep.join(str(folder / path) for path in options.get("pythonpath", []))
-        self._environment = {**os.environ, "PYTHONPATH": paths, "CI": "1", "PYTHONHASHSEED": "0", **PLAIN}
+        self._environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "0", **PLAIN}
 
     @contextmanager
     def broken(self, mutant: Mutant) -> Iterator[None]:

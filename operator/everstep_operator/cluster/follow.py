@@ -109,14 +109,12 @@ class Follower:
                 continue
             except Rejected as error:
                 _log.warning("the coordinator rejects a poll: %s", error)
-                await self._ask_others(target)
             except Refusing as error:
                 _log.debug("%s", error)
-                await self._ask_others(target)
             except Silent as error:
                 _log.info("the coordinator is silent: %s", error)
                 self._suspect(target.coordinator)
-                await self._ask_others(target)
+            await self._ask_others(target)
             await self._clock.sleep(backoff.fail())
 
     async def _poll(self, target: Target) -> None:

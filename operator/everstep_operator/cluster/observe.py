@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import Any
 
+from everstep_protocol.plan import Member
+
 from everstep_operator.api import status as status_json
 from everstep_operator.cluster.check import problems_of
 from everstep_operator.cluster.follow import Target
@@ -126,8 +128,10 @@ def _networks(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[Po
 def _doubt(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> Doubt:
     """R26: another node is one without a pod whose probes fail. It answered a poll, of whichever job, or one of this job's probes."""
     plan = status.attempt.plan if status.attempt else None
-    nodes = {pod.uid: pod.node for pod in pods} | {member.uid: member.node for member in (plan.members if plan else ())}
-    suspected = {nodes[uid] for uid in room.prober.uids() & nodes.keys() if room.prober.failed(uid)}
+    there: tuple[PodView | Member, ...] = (*pods, *(plan.members if plan else ()))
+    probed = room.prober.uids()
+    nodes = {one.uid: one.node for one in there if one.uid in probed}
+    suspected = {node for uid, node in nodes.items() if room.prober.failed(uid)}
     answered = {node for uid, node in nodes.items() if room.prober.answered_within(uid, _TRUST_SECONDS)}
     seen = room.follower.seen
     return Doubt(

@@ -140,8 +140,9 @@ def _since(holds: bool, before: float | None, now: float) -> float | None:
 
 def _number(text: object, default: int) -> int:
     """Whoever may write pods writes what they like, and `int` raises for thousands of digits."""
-    is_number = isinstance(text, str) and len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal()
-    return int(str(text)) if is_number else default
+    if isinstance(text, str) and len(text) <= _MOST_DIGITS and text.isascii() and text.isdecimal():
+        return int(text)
+    return default
 
 
 def _owner_uid(meta: Raw) -> str:

@@ -95,7 +95,8 @@ def _why_not_stopped(seen: Observed) -> str:
 def _missing(seen: Observed, settings: Settings) -> str:
     members = tuple(pod for pod in seen.pods if pods.current_plan(seen).member(pod.uid))
     settled = leaving.settled(seen, settings)
-    fresh = tuple(pod for pod in workers.usable(seen, settings) if pod not in (*members, *settled))
+    known = {pod.uid for pod in (*members, *settled)}
+    fresh = tuple(pod for pod in workers.usable(seen, settings) if pod.uid not in known)
     unasked = tuple(pod for pod in settled if sights.of(seen, pod) is None)
     lines = [
         preparing.missing(seen, settings, (*members, *fresh, *unasked)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -79,19 +79,15 @@ def _trouble(own: Heard) -> Trouble | None:
 
 def bytes_age_seconds(heard: Mapping[str, Heard]) -> float | None:
     """Since bytes of a save last reached the storage from any member; None: nobody saves."""
-    ages = [
-        one.state.bytes_age_seconds + one.age_seconds
-        for one in heard.values()
-        if one.state is not None and one.state.bytes_age_seconds is not None
-    ]
-    return min(ages, default=None)
+    return _least(heard, lambda state: state.bytes_age_seconds)
 
 
 def idle_seconds(heard: Mapping[str, Heard]) -> float | None:
     """R7: since the last sign of life of any member's trainers, where they report no steps; None: not known of any."""
-    ages = [
-        one.state.idle_seconds + one.age_seconds
-        for one in heard.values()
-        if one.state is not None and one.state.idle_seconds is not None
-    ]
-    return min(ages, default=None)
+    return _least(heard, lambda state: state.idle_seconds)
+
+
+def _least(heard: Mapping[str, Heard], age: Callable[[MemberState], float | None]) -> float | None:
+    """The least of an age that members told, as old as it is by now; None: nobody told one."""
+    told = [(age(one.state), one.age_seconds) for one in heard.values() if one.state is not None]
+    return min((seconds + since for seconds, since in told if seconds is not None), default=None)

@@ -112,7 +112,7 @@ class Coordinator:
 
     def exited(self, uid: str, exited: Exited) -> Ack:
         """R32: a member's first bad end. The first report starts a short collection, then the cause is chosen."""
-        self.words.hear(uid)
+        self.words.note_exited(uid, exited)
         if all(report.uid != uid for report in self._reports):
             self._reports.append(Report(uid, exited, time.monotonic() - exited.age_seconds))
             if len(self._reports) == 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from everstep_protocol.messages import MemberState, MemberSummary
+from everstep_protocol.messages import Exited, MemberState, MemberSummary
 from everstep_protocol.plan import Plan
 
 from everstep_sidecar.core import membership
@@ -21,6 +21,7 @@ class MemberWords:
         self._plan = plan
         self._states: dict[str, tuple[MemberState, float]] = {}
         self._heard_at: dict[str, float] = {}
+        self._left: set[str] = set()  # members whose trainers ended because their pod leaves
         self.held: set[str] = set()
 
     def hear(self, uid: str) -> None:
@@ -33,6 +34,12 @@ class MemberWords:
         before = self._mark(uid)
         self._states[uid] = (state, time.monotonic())
         return self._mark(uid) != before
+
+    def note_exited(self, uid: str, exited: Exited) -> None:
+        """A member's trainers ended: its word of itself may come after the cause is chosen."""
+        self.hear(uid)
+        if exited.leaving:
+            self._left.add(uid)
 
     def all_are(self, state: Literal["stopped", "finished"]) -> bool:
         """Whether every member said this of itself; R31: `finished` after its own last snapshot was committed."""
@@ -70,7 +77,10 @@ class MemberWords:
         """By pod UID."""
         now = time.monotonic()
         said = {uid: self._states.get(uid, (None, at)) for uid, at in self._heard_at.items()}
-        return {uid: Heard(state, now - at, now - self._heard_at[uid]) for uid, (state, at) in said.items()}
+        return {
+            uid: Heard(state, now - at, now - self._heard_at[uid], uid in self._left)
+            for uid, (state, at) in said.items()
+        }
 
     def _mark(self, uid: str) -> object:
         state, _ = self._states.get(uid, (None, 0.0))

@@ -20,6 +20,7 @@ class Heard:
     state: MemberState | None  # its newest word of itself
     age_seconds: float  # since that word
     silent_seconds: float = 0.0  # since it said anything at all
+    left: bool = False  # it said of its trainers' end that its pod leaves
 
 
 def summarize(
@@ -42,13 +43,12 @@ def _summary(uid: str, heard: Mapping[str, Heard], ready: frozenset[str], gone: 
     ]
     lost_by = sum(uid in other.lost_peers for other in others)
     own = heard.get(uid)
-    state = own.state if own else None
     return MemberSummary(
         uid,
         _state(uid, own, ready, gone),
         lost_by,
         len(others),
-        leaving=state is not None and state.leaving,
+        leaving=own is not None and (own.left or (own.state is not None and own.state.leaving)),
         trouble=_trouble(own) if own else None,
         heard_age_seconds=own.silent_seconds if own else None,
     )

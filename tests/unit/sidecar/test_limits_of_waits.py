@@ -53,8 +53,8 @@ __all__ = ["pauses"]
 SHORT = 0.05
 
 
-def exited(cause: str, code: int | None = 1) -> Exited:
-    return Exited(1, 0, cause, code, None, False, "", 0.0)  # type: ignore[arg-type]
+def exited(cause: str, code: int | None = 1, *, leaving: bool = False) -> Exited:
+    return Exited(1, 0, cause, code, None, False, "", 0.0, leaving=leaving)  # type: ignore[arg-type]
 
 
 def coordinator_of(pod: Pod) -> Coordinator:
@@ -101,6 +101,19 @@ def test_r32_who_only_lost_a_peer_waits_for_the_cause(tmp_path: Path, monkeypatc
         alone = coordinator_of(pod)
         alone.exited("a", exited("peer-lost"))
         assert (await over_of(pod, alone)).cause == "peer-lost"
+
+    run(scenario())
+
+
+def test_r19_who_is_told_that_a_member_ended_is_told_that_it_leaves(tmp_path: Path) -> None:
+    """Its word of itself comes on its own, later: a leaving pod without that would be a crash."""
+
+    async def scenario() -> None:
+        pod = pod_of(tmp_path, "a")
+        coordinator = coordinator_of(pod)
+        coordinator.exited("b", exited("launcher-gone", leaving=True))
+        await over_of(pod, coordinator)
+        assert [member.leaving for member in coordinator.words.summaries(frozenset(), gone=True)] == [False, True]
 
     run(scenario())
 

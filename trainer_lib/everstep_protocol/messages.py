@@ -213,7 +213,9 @@ class Exited:
     finished_step: int = (
         -1
     )  # the last step that the script asked for, where all ranks of the pod had finished it; -1: not so far
-    leaving: bool = False  # its launcher got SIGTERM: told with the end that it explains, so that neither is known alone
+    leaving: bool = (
+        False  # its launcher got SIGTERM: told with the end that it explains, so that neither is known alone
+    )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ Cause = Literal[
     "start",  # the job's first attempt
     "resume",  # after suspension
     "crash",  # a trainer died, or its container did
+    "oom",  # a trainer, or its whole container, was killed for want of memory
+    "evicted",  # the kubelet ended the pod for what the pod itself used beyond its own limits
+    "pod-restart",  # the pod's sandbox died, and the kubelet started all of its containers anew
     "hang",  # no step for too long, nothing else wrong
     "node-lost",
     "drain",  # a pod was deleted or evicted with grace

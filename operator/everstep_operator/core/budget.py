@@ -9,7 +9,7 @@ from everstep_protocol.plan import Cause
 from everstep_operator.core import clock
 from everstep_operator.core.model import Budget, Crash, RestartPolicy, Settings
 
-SPENDING: frozenset[Cause] = frozenset({"crash", "hang"})
+SPENDING: frozenset[Cause] = frozenset({"crash", "hang", "oom", "evicted"})
 PLANNED: frozenset[Cause] = frozenset({"start", "resume", "grow", "shrink", "template"})
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
+from everstep_protocol import own_worlds
+
 
 @dataclass(frozen=True)
 class UserCommand:
@@ -24,16 +26,19 @@ class UserCommand:
     num_processes: int | None  # --nproc-per-node, None: not said (`auto`, `gpu` and `cpu` count as not said)
     no_python: bool = False  # torchrun --no-python: the target is a program of its own
     torchrun: str = "torchrun"  # the torchrun that was named, perhaps with its path
+    ignored: tuple[str, ...] = ()  # torchrun's options that have no effect, as `--nnodes`
 
 
 def parse_command(command: Sequence[str]) -> UserCommand:
-    """Raises ValueError with a sentence for the user: torchrun without a script, an unknown option, a bad --nproc-per-node.
+    """Raises ValueError with a sentence for the user: torchrun without a script, an unknown option, a bad --nproc-per-node,
+    a launcher that would make a world of its own in each worker.
 
     Options of torchrun that say who takes part and where (--nnodes, --node-rank, --rdzv-*, --master-*, --standalone,
     --max-restarts) are read and ignored: Everstep decides that. So are those about its log files and its agent.
     """
     if not command:
         raise ValueError("the command is empty: give the command that starts training, e.g. torchrun train.py")
+    own_worlds.refuse(command)
     name = PurePosixPath(command[0]).name
     if name == "torchrun":
         return replace(_parse_torchrun((), command[1:]), torchrun=command[0])
@@ -128,6 +133,7 @@ _AGENTS = [
     "shutdown-timeout",
 ]
 _VALUE_OPTIONS = frozenset((*_OURS, *_AGENTS))
+_OBEYED = frozenset(("nproc-per-node", "module", "no-python", "use-env"))
 _FLAGS = frozenset(("standalone", "module", "no-python", "use-env"))
 _REFUSED = {
     "run-path": "run the script by itself, or a module with -m",
@@ -147,7 +153,8 @@ def _parse_torchrun(interpreter: tuple[str, ...], args: Sequence[str], *, old_la
     script = ("-m", target[0]) if "module" in options else target[:1]
     extra = (_LOCAL_RANK,) if old_launch and "use-env" not in options else ()
     command = UserCommand("torchrun", interpreter, (*script, *extra, *target[1:]), None, "no-python" in options)
-    return replace(command, num_processes=_parse_num_processes(options.get("nproc-per-node")))
+    ignored = tuple(f"--{name}" for name in options if name not in _OBEYED)
+    return replace(command, num_processes=_parse_num_processes(options.get("nproc-per-node")), ignored=ignored)
 
 
 def _split_torchrun(args: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:

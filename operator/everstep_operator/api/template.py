@@ -10,6 +10,7 @@ from everstep_protocol import codec, names
 from everstep_protocol.command import UserCommand, parse_command
 
 from everstep_operator.api.quantities import parse_quantity
+from everstep_operator.api.shapes import check_shape
 
 Raw = dict[str, Any]
 
@@ -74,8 +75,11 @@ class Wanted:
 def parse_template(template: Raw, wanted: Wanted, problems: Problems) -> PodTemplate | None:
     """The template, or None with the reasons in `problems`."""
     before = len(problems)
+    check_shape(template, ROOT, problems.say)
+    if len(problems) > before:
+        return None
     spec = template.get("spec")
-    if not isinstance(spec, dict):
+    if spec is None:
         problems.say(f"{ROOT}.spec", "must be a pod's spec")
         return None
     _refuse_pod_fields(spec, problems)
@@ -105,10 +109,17 @@ def parse_template(template: Raw, wanted: Wanted, problems: Problems) -> PodTemp
 
 def warnings_of(template: PodTemplate) -> tuple[str, ...]:
     """What is accepted but not obeyed."""
-    policy = template.raw["spec"].get("restartPolicy", "OnFailure")
-    if policy == "OnFailure":
-        return ()
-    return (f"{ROOT}.spec.restartPolicy: {policy} is not obeyed, pods get OnFailure; leave it out",)
+    found = []
+    policy = template.raw["spec"].get("restartPolicy") or "OnFailure"
+    if policy != "OnFailure":
+        found.append(f"{ROOT}.spec.restartPolicy: {policy} is not obeyed, pods get OnFailure; leave it out")
+    ignored = parse_command(template.command).ignored
+    if ignored:
+        where = f"{ROOT}.spec.containers[{template.trainer}].command"
+        found.append(
+            f"{where}: {', '.join(ignored)} have no effect: who takes part, and when it starts again, Everstep decides"
+        )
+    return tuple(found)
 
 
 def dicts(value: object) -> list[Raw]:

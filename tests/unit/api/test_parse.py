@@ -111,7 +111,15 @@ WRONG: dict[str, tuple[Raw, str]] = {
     "no template": (job(spec__template=None), "spec.template: "),
     "no pod spec": (job(spec__template={}), "spec.template.spec: "),
     "no containers": (pod(containers=[]), "spec.template.spec.containers: must list"),
-    "containers of another kind": (pod(containers="trainer"), "spec.template.spec.containers: must list"),
+    "containers of another kind": (pod(containers="trainer"), "spec.template.spec.containers: must be a list"),
+    "a command that is a text": (
+        trainer(command="torchrun train.py"),
+        f"{TRAINER}.command: must be a list, not 'torchrun train.py': write [torchrun, train.py]",
+    ),
+    "another launcher": (
+        trainer(command=["accelerate", "launch", "train.py"]),
+        f"{TRAINER}.command: accelerate would start a world of its own",
+    ),
     "which is the trainer": (
         pod(containers=[{"name": "a"}, {"name": "b"}]),
         "spec.template.spec.containers: 2 containers",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from everstep_protocol.command import UserCommand, parse_command
 
@@ -55,13 +57,65 @@ ACCEPTED: list[tuple[str, UserCommand]] = [
     ),
     ("python3 -c pass a", UserCommand("python", ("python3",), ("-c", "pass", "a"), None)),
     ("./train.py 1", UserCommand("script", (), ("./train.py", "1"), None)),
-    ("accelerate launch t.py", UserCommand("shell", (), ("accelerate", "launch", "t.py"), None)),
+    ("accelerate config", UserCommand("shell", (), ("accelerate", "config"), None)),
 ]
 
 
 @pytest.mark.parametrize(("line", "expected"), ACCEPTED, ids=[line for line, _ in ACCEPTED])
 def test_accepted(line: str, expected: UserCommand) -> None:
-    assert parse_command(line.split()) == expected
+    assert replace(parse_command(line.split()), ignored=()) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "ignored"),
+    [
+        ("torchrun --standalone --nnodes=1:4 --nproc-per-node=2 -m pkg --max-restarts 3", ("--standalone", "--nnodes")),
+        ("torchrun --rdzv_id=7 --tee 3 t.py", ("--rdzv-id", "--tee")),
+        ("torchrun --nproc-per-node=2 --no-python ./t.sh --nnodes=2", ()),
+        ("python t.py --nnodes=2", ()),
+    ],
+)
+def test_options_without_effect_are_known(line: str, ignored: tuple[str, ...]) -> None:
+    assert parse_command(line.split()).ignored == ignored
+
+
+OWN_WORLDS = {
+    "accelerate": [
+        "accelerate launch t.py",
+        "/v/bin/accelerate launch t.py",
+        "python3 -u -m accelerate.commands.launch t.py",
+    ],
+    "deepspeed": ["deepspeed --num_gpus 2 t.py", "env X=1 deepspeed t.py", "python -m deepspeed.launcher.runner t.py"],
+    "horovodrun": ["horovodrun -np 2 python t.py"],
+    "mpirun": ["mpirun -n 2 python t.py"],
+    "mpiexec": ["mpiexec python t.py"],
+    "srun": ["srun python t.py"],
+    "colossalai": ["colossalai run t.py"],
+    "lightning": ["fabric run t.py"],
+}
+
+
+@pytest.mark.parametrize(("name", "line"), [(name, line) for name, lines in OWN_WORLDS.items() for line in lines])
+@pytest.mark.parametrize("shell", ["{}", "cd /app && {}", "set -e\n  {}", "A=1 exec {}; true", "if true; then {}; fi"])
+def test_launchers_that_make_worlds_of_their_own_are_refused(name: str, line: str, shell: str) -> None:
+    text = shell.format(line)
+    command = line.split() if shell == "{}" else ["bash", "-lc", text]
+    with pytest.raises(ValueError, match=f"^{name} would start a world of its own"):
+        parse_command(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["torchrun", "train.py", "--launcher", "deepspeed", "; srun x"],
+        ["python", "deepspeed_train.py", "accelerate launch"],
+        ["sh", "-c", "echo deepspeed config; cat accelerate launch; ./mpirun.sh; torchrun t.py --srun"],
+        ["sh", "-c", "accelerate config default; torchrun t.py"],
+        ["./run.sh", "srun"],
+    ],
+)
+def test_a_word_is_no_launcher(command: list[str]) -> None:
+    assert parse_command(command).target
 
 
 @pytest.mark.parametrize(

@@ -185,8 +185,13 @@ def test_r20_a_pod_that_is_ours_is_done_and_another_s_burns_the_id(space: Space)
         async with opened(space.server) as client:
             cluster = cluster_of(client)
             room = room_of(cluster, space.made_job(manifest()))
-            await asyncio.gather(*(apply_action(cluster, room, CreatePod(0)) for _ in range(2)))
+            await asyncio.gather(*(apply_action(cluster, room, CreatePod(0, avoid=("n1", "n2"))) for _ in range(2)))
             assert room.names_taken == set()
+            made = space.server.call("GET", f"{space.pods}/gpt-w0")[1]["spec"]["affinity"]["nodeAffinity"]
+            (term,) = made["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            assert term["matchExpressions"] == [
+                {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}
+            ]
             other = room_of(cluster, {**room.body, "metadata": {**room.body["metadata"], "uid": "made-anew"}})
             with pytest.raises(Stale, match="belongs to another"):
                 await apply_action(cluster, other, CreatePod(0))

@@ -171,7 +171,9 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
     if template is None:
         raise Stale(f"the spec of {room.name} is not valid any more")
     await _create_token(cluster, room)
-    manifest = render_pod(room.owner, template, cluster.settings.pods, action.worker_id, action.avoid)
+    manifest = render_pod(
+        room.owner, template, cluster.settings.pods, action.worker_id, cluster.nodes.hostnames(action.avoid)
+    )
     try:
         await cluster.client.request("POST", _pods_path(room), body=manifest)
     except AlreadyExists:

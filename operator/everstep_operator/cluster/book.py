@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from everstep_operator.cluster.leases import Beats
 from everstep_operator.cluster.records import NodeRecord, PodRecord, view_node
@@ -97,6 +97,10 @@ class NodeBook:
     def look_again(self) -> None:
         """Make the views anew at the next look."""
         self._viewed_at = -float("inf")
+
+    def hostnames(self, names: Iterable[str]) -> dict[str, str]:
+        """By node name, its hostname label; a node that is not there has its name."""
+        return {name: self._records[name].hostname if name in self._records else name for name in names}
 
     def views(self) -> dict[str, NodeView]:
         """All nodes by name; not to be changed by the caller."""

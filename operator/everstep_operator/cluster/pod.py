@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from everstep_protocol import names
@@ -60,9 +62,13 @@ def owner_reference(owner: Owner) -> Raw:
 
 
 def render_pod(
-    owner: Owner, template: PodTemplate, settings: PodSettings, worker_id: int, avoid: tuple[str, ...] = ()
+    owner: Owner,
+    template: PodTemplate,
+    settings: PodSettings,
+    worker_id: int,
+    avoid: Mapping[str, str] = MappingProxyType({}),
 ) -> Raw:
-    """The manifest of worker `worker_id`'s pod, which is never scheduled on the nodes in `avoid`."""
+    """The manifest of worker `worker_id`'s pod, which is never scheduled on the nodes in `avoid`: by name, their hostname labels."""
     spec: Raw = copy.deepcopy(template.raw["spec"])
     injected = _Injected(owner, template, settings, worker_id, spec)
     spec["initContainers"] = [*dicts(spec.get("initContainers")), injected.injector(), injected.sidecar()]
@@ -72,7 +78,7 @@ def render_pod(
     spec["automountServiceAccountToken"] = False
     spec["tolerations"] = scheduling.tolerate(spec.get("tolerations") or [])
     if avoid:
-        spec["affinity"] = scheduling.keep_off(spec.get("affinity") or {}, avoid)
+        spec["affinity"] = scheduling.keep_off(spec.get("affinity") or {}, tuple(avoid.values()))
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -81,7 +87,7 @@ def render_pod(
     }
 
 
-def _metadata(owner: Owner, template: PodTemplate, worker_id: int, avoid: tuple[str, ...]) -> Raw:
+def _metadata(owner: Owner, template: PodTemplate, worker_id: int, avoid: Mapping[str, str]) -> Raw:
     given = template.raw.get("metadata") or {}
     ours = {
         names.LABEL_JOB: owner.name,

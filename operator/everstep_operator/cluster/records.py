@@ -9,6 +9,7 @@ from typing import Any, Literal, cast
 
 from everstep_protocol import names
 
+from everstep_operator.cluster.scheduling import hostname
 from everstep_operator.cluster.stable import stable_text
 from everstep_operator.core.model import NodeView, PodView
 
@@ -45,6 +46,7 @@ class NodeRecord:
     unschedulable: bool
     out_of_service: bool
     ready_since: float
+    hostname: str  # the label
 
 
 def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
@@ -108,6 +110,7 @@ def trim_node(raw: Raw, before: NodeRecord | None, now: float) -> NodeRecord:
         unschedulable=bool(spec.get("unschedulable")),
         out_of_service=_OUT_OF_SERVICE in taints,
         ready_since=_ready_since(before, now),
+        hostname=hostname(meta.get("labels") or {}, meta["name"]),
     )
 
 

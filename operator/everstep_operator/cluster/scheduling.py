@@ -8,7 +8,13 @@ from everstep_operator.api.template import dicts
 
 Raw = dict[str, Any]
 
+_HOSTNAME = "kubernetes.io/hostname"
 _TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+
+
+def hostname(labels: Raw, node: str) -> str:
+    """A node's hostname label, which may differ from its name; the kubelet sets it."""
+    return str(labels.get(_HOSTNAME) or node)
 
 
 def tolerate(given: list[Raw]) -> list[Raw]:
@@ -27,14 +33,22 @@ def _is_tolerated(tolerations: list[Raw], key: str) -> bool:
     )
 
 
-def keep_off(affinity: Raw, avoid: tuple[str, ...]) -> Raw:
-    """The affinity without these nodes: `NotIn` for each node, in each term: terms are alternatives. `matchFields` takes one value at a time."""
+def keep_off(affinity: Raw, hostnames: tuple[str, ...]) -> Raw:
+    """The affinity without the nodes of these hostname labels, in each term: terms are alternatives.
+
+    By label and not by `matchFields` on the name: autoscalers that simulate nodes which are not there yet (Karpenter) pass over
+    pods with such a field. An empty term stays: it matches no node at all, and shall not come to match some.
+    """
     node_affinity = affinity.get("nodeAffinity") or {}
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in avoid]
+    ours = {"key": _HOSTNAME, "operator": "NotIn", "values": list(hostnames)}
     terms = [
-        {**term, "matchFields": [*(term.get("matchFields") or []), *fields]}
-        for term in dicts(required.get("nodeSelectorTerms")) or [{}]
-    ]
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or []), ours]} if _matches_some(term) else term
+        for term in dicts(required.get("nodeSelectorTerms"))
+    ] or [{"matchExpressions": [ours]}]
     kept = {**required, "nodeSelectorTerms": terms}
     return {**affinity, "nodeAffinity": {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": kept}}
+
+
+def _matches_some(term: Raw) -> bool:
+    return bool(term.get("matchExpressions") or term.get("matchFields"))

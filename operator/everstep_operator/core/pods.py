@@ -105,6 +105,20 @@ def is_given_up(seen: Observed, name: str) -> bool:
 
 
 @once_a_pass
+def avoided_nodes(seen: Observed) -> tuple[str, ...]:
+    """Nodes that new pods of this job keep off: those there are where it lost a worker, or has pods that may not be counted on.
+
+    The scheduler may not know yet that they are dead. Other nodes are its business: whatever keeps off them, too, hides the pod
+    from autoscalers, and has to be taken back.
+    """
+    lost = _lost_ids(seen)
+    ours = {pod.node for pod in seen.pods if pod.node and not is_over(pod)}
+    left = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
+    left |= {row.node for row in seen.status.workers if row.state == "Lost" and is_node_bad(seen, row.node)}
+    return tuple(sorted(name for name in seen.nodes if name in left or (name in ours and is_node_bad(seen, name))))
+
+
+@once_a_pass
 def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
     lost = _lost_ids(seen)

@@ -88,9 +88,9 @@ def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
 
 
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    """Pending, and one of the nodes that it must avoid is well again: affinity cannot be changed, so another id is made."""
+    """Pending, and one of the nodes that it must avoid is well again, or gone: affinity cannot be changed, so another id is made."""
     pending = pod.phase == "Pending" and not pod.node and bool(pod.avoid)
-    return pending and bool((set(pod.avoid) & set(seen.nodes)) - set(pods.suspect_nodes(seen, settings)))
+    return pending and bool(set(pod.avoid) - {*pods.avoided_nodes(seen), *pods.suspect_nodes(seen, settings)})
 
 
 def _without_surplus(seen: Observed, rows: list[WorkerStatus], touch: Touch, most: int) -> list[WorkerStatus]:
@@ -186,9 +186,9 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 
 
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
-    """R20: a pod for each wanted id that has none, never on a suspect node."""
+    """R20: a pod for each wanted id that has none, never where this job lost a worker."""
     there = pods.by_worker(seen)
-    avoid = pods.suspect_nodes(seen, settings)
+    avoid = pods.avoided_nodes(seen)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
 

@@ -94,7 +94,7 @@ def test_any_type_anywhere_is_refused_or_works(path: Path) -> None:
             assert parsed.problems
             refused += 1
             continue
-        pod = render_pod(Owner("gpt", "ns", "1234567890", "c"), parsed.pod, PodSettings("i:1", "Never"), 0, ("node-1",))
+        pod = render_pod(Owner("gpt", "ns", "1234567890", "c"), parsed.pod, PodSettings("i:1", "Never"), 0, {"n": "n"})
         json.dumps(pod)
     assert refused >= 4, "no type at all is wrong here"
 

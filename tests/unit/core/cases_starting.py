@@ -106,14 +106,14 @@ case(
     ),
 )
 case(
-    "Preparing without pods: pods for the ids in status, never on a suspect node",
+    "Preparing without pods: pods for the ids in status; a node where nothing was lost is the scheduler's business",
     starting(nodes=nodes(5, n4={"ready_age_seconds": 1.0})),
     decision(
         "Starting",
         "StartingWorkers",
         "0 of at least 2 workers can run; waiting for "
         + "; ".join(f"worker {i}: its pod is being created" for i in range(4)),
-        *(CreatePod(i, ("n4",)) for i in range(4)),
+        *(CreatePod(i) for i in range(4)),
         conditions={"Degraded": NOTHING_RUNS, "CheckpointHealthy": NONE_YET},
         requeue_after=5.0,
         suspects=("n4",),

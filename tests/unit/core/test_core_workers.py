@@ -37,6 +37,7 @@ def settled(**changes: Any) -> tuple[tuple[tuple[int, str], ...], int]:
 
 
 NO_N2 = {name: node for name, node in nodes().items() if name != "n2"}
+NO_N3 = {name: node for name, node in nodes().items() if name != "n3"}
 SETTLED: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
     "a lost id stays while its pod exists": (
         {},
@@ -74,6 +75,17 @@ SETTLED: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
         {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3", "n0"))), "nodes": nodes(n3={"unreachable": True})},
         ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
     ),
+    "pending because of a node that is gone for good: another id": (
+        {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3",))), "nodes": NO_N3},
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
+    ),
+    "pending because of a node that came back a moment ago: it waits": (
+        {
+            "pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3",))),
+            "nodes": nodes(n3={"ready_age_seconds": 1.0}),
+        },
+        ((0, "Joined"), (1, "Joined"), (2, "Joined"), (4, "Wanted")),
+    ),
     "fewer wanted: the one without a running pod goes first": (
         {"spec": spec(max_workers=3)},
         ((0, "Joined"), (1, "Joined"), (2, "Joined"), (3, "Lost")),
@@ -101,6 +113,27 @@ def test_r20_members_of_a_running_attempt_are_not_touched_by_a_silent_kubelet() 
     assert decide(seen, SETTINGS).actions == ()
     touched = workers.settle(seen, SETTINGS, seen.status)
     assert [row.state for row in touched.workers] == ["Joined", "Joined", "Joined", "Lost", "Wanted"]
+
+
+BAD = {"unreachable": True}
+AVOIDED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "where a worker was lost and its pod is": ({"nodes": nodes()}, ("n3",)),
+    "and where it was, while that node is bad": ({"pods": (pod(0), pod(1), pod(2)), "nodes": nodes(n3=BAD)}, ("n3",)),
+    "but not when it is well again": ({"pods": (pod(0), pod(1), pod(2)), "nodes": nodes()}, ()),
+    "nor when it is gone": ({"nodes": NO_N3}, ()),
+    "nor where its pod has ended": ({"pods": (pod(0), pod(1), pod(2), pod(3, phase="Failed")), "nodes": nodes()}, ()),
+    "where a pod may not be counted on": ({"nodes": nodes(n1=BAD)}, ("n1", "n3")),
+    "no other node of the cluster": ({"nodes": nodes(9, n7=BAD, n8={"ready_age_seconds": 1.0})}, ("n3",)),
+}
+
+
+@pytest.mark.parametrize(("changes", "expected"), AVOIDED.values(), ids=AVOIDED)
+def test_new_pods_keep_off_the_nodes_where_this_job_lost_a_worker(
+    changes: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    seen = preparing(**{"pods": tuple(pod(i) for i in range(4)), **changes})
+    assert pods.avoided_nodes(seen) == expected
+    assert {order.avoid for order in workers.creations(seen, SETTINGS)} == {expected}
 
 
 SILENCE: dict[str, tuple[dict[str, Any], bool]] = {

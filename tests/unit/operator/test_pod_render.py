@@ -43,8 +43,8 @@ def template(trainer: Raw | None = None, **pod: Any) -> PodTemplate:
     return parsed.pod
 
 
-def render(given: PodTemplate, avoid: tuple[str, ...] = ()) -> Raw:
-    return render_pod(OWNER, given, SETTINGS, 7, avoid)
+def render(given: PodTemplate, avoid: dict[str, str] | None = None) -> Raw:
+    return render_pod(OWNER, given, SETTINGS, 7, avoid or {})
 
 
 def container(pod: Raw, name: str) -> Raw:
@@ -271,26 +271,33 @@ def test_the_operator_decides_a_loss_unless_the_user_said_otherwise(given: list[
     assert render(template(tolerations=given))["spec"]["tolerations"] == [*given, *added]
 
 
-NOT_IN = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("n1", "n2")]
+NOT_IN = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["host-1", "host-2"]}
+A_EXISTS = {"key": "a", "operator": "Exists"}
+BY_NAME = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n9"]}]}
 
 
 @pytest.mark.parametrize(
     ("terms", "expected"),
     [
-        (None, [{"matchFields": NOT_IN}]),
+        (None, [{"matchExpressions": [NOT_IN]}]),
+        ([], [{"matchExpressions": [NOT_IN]}]),
         (
-            [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"matchFields": [{"key": "metadata.name"}]}],
+            [{"matchExpressions": [A_EXISTS]}, BY_NAME, {"matchExpressions": None, **BY_NAME}],
             [
-                {"matchExpressions": [{"key": "a", "operator": "Exists"}], "matchFields": NOT_IN},
-                {"matchFields": [{"key": "metadata.name"}, *NOT_IN]},
+                {"matchExpressions": [A_EXISTS, NOT_IN]},
+                {**BY_NAME, "matchExpressions": [NOT_IN]},
+                {**BY_NAME, "matchExpressions": [NOT_IN]},
             ],
         ),
+        ([{}, {"matchExpressions": []}], [{}, {"matchExpressions": []}]),  # they match no node, and stay so
     ],
 )
 def test_nodes_under_suspicion_are_kept_off_in_every_term(terms: list[Raw] | None, expected: list[Raw]) -> None:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}} if terms else {}
+    required = (
+        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}} if terms is not None else {}
+    )
     affinity = {"podAffinity": {"x": 1}, "nodeAffinity": required}
-    pod = render(template(affinity=affinity), ("n1", "n2"))
+    pod = render(template(affinity=affinity), {"n1": "host-1", "n2": "host-2"})
     required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert required["nodeSelectorTerms"] == expected
     assert pod["spec"]["affinity"]["podAffinity"] == {"x": 1}

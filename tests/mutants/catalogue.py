@@ -29,6 +29,7 @@ CLASSES = {
     "STATE": "what the ranks' state is made of, and that they agree on it",
     "LAUNCHER": "how trainers are started, watched and ended",
     "BOUND": "what would grow without an end",
+    "START": "workers that do not start: whose fault it is, and what comes of it",
     "TELL": "what people are told, and that it is stable",
 }
 

@@ -319,6 +319,7 @@ class Over:
     bad: tuple[str, ...] = ()
     age_seconds: float = 0.0  # since then, when the answer was made
     details: str = ""  # the last lines of the rank that died first: never told without a signature
+    oom: bool = False  # cause `crash`: for want of memory
 
 
 @dataclass(frozen=True)

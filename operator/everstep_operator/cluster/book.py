@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -115,10 +116,12 @@ class NodeBook:
 
 def _aged(record: PodRecord, now: float) -> PodView:
     since = record.deleting_since
-    answering = record.answering_since
+    answering, unstarted, end = record.answering_since, record.unstarted_since, record.end_seen
     return dataclasses.replace(
         record.view,
         age_seconds=now - record.seen_at,
         deletion_age_seconds=None if since is None else now - since,
         sidecar_age_seconds=0.0 if answering is None else now - answering,
+        unstarted_seconds=0.0 if unstarted is None else now - unstarted,
+        trainer_end_age_seconds=math.inf if end is None else now - end[1],
     )

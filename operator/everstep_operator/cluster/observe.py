@@ -94,10 +94,11 @@ def _forget(room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> None
 
 
 def _look_for_missing(cluster: Cluster, room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> None:
-    """R25, C: nodes of the job's pods and members, and members' pods, that the caches do not show."""
+    """R25, C: nodes of the job's pods and members, and members' pods, that the caches do not show; and nodes that pods avoid (R20)."""
     members = status.attempt.plan.members if status.attempt and status.attempt.plan else ()
     there = {pod.uid for pod in pods}
     nodes = {pod.node for pod in pods if pod.node} | {member.node for member in members}
+    nodes.update(*(pod.avoid for pod in pods if not pod.node))
     missing = [(member.uid, pod_name(room.name, member.id)) for member in members if member.uid not in there]
     room.absences.look(nodes - cluster.nodes.views().keys(), missing)
 

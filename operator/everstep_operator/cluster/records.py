@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from everstep_protocol import names
 
+from everstep_operator.api.status import cut
 from everstep_operator.cluster.scheduling import hostname
 from everstep_operator.cluster.stable import stable_text
-from everstep_operator.core.model import NodeView, PodView
+from everstep_operator.core.model import Hindrance, NodeView, PodView
 
 Raw = dict[str, Any]
 Phase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 
 _MOST_DIGITS = 18
 _STARTING = ("", "PodInitializing", "ContainerCreating")
+_BACK_OFF = "CrashLoopBackOff"
+_LONGEST = 500  # bytes of what the kubelet says of one pod: there are thousands of pods
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _UNREACHABLE = "node.kubernetes.io/unreachable"
 
@@ -33,6 +35,8 @@ class PodRecord:
     seen_at: float
     deleting_since: float | None
     answering_since: float | None  # sidecar running and IP known
+    unstarted_since: float | None  # bound, and its containers do not run
+    end_seen: tuple[str, float] | None  # the trainer container's last end, by its finish time, and when we saw it
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,10 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
     deleting = meta.get("deletionTimestamp") is not None
     deleting_since = _since(deleting, before.deleting_since if before else None, now)
     answering_since = _since(running and bool(status.get("podIP")), before.answering_since if before else None, now)
+    hindrance = _hindrance(status, before.view.hindrance if before else None)
+    is_unstarted = bool(spec.get("nodeName")) and (hindrance is not None or not _has_started(trainer))
+    unstarted_since = _since(is_unstarted, before.unstarted_since if before else None, now)
+    end = ended or _last_end(trainer)
     view = PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -75,13 +83,16 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
         disruption=_condition(status, "DisruptionTarget", "True").get("reason", ""),
         trainer_terminated=bool(ended) or phase in ("Succeeded", "Failed"),
         trainer_restarts=int(trainer.get("restartCount") or 0),
-        termination_message=str((ended or _last_end(trainer)).get("message") or ""),
+        termination_message=str(end.get("message") or ""),
         template_hash=labels.get(names.LABEL_TEMPLATE_HASH, ""),
         plan_attempt=_number(annotations.get(names.ANNOTATION_ATTEMPT), 0),
         avoid=tuple(node for node in annotations.get(names.ANNOTATION_AVOID, "").split(",") if node),
         unschedulable=stable_text(before.view.unschedulable if before else "", _unschedulable(status)),
-        waiting=stable_text(before.view.waiting if before else "", _waiting(status)),
+        hindrance=hindrance,
         age_seconds=0.0,
+        ended_as=_ended_as(status) if phase == "Failed" else "",
+        trainer=str(trainer.get("name") or ""),
+        trainer_end=str(end.get("reason") or ""),
     )
     return PodRecord(
         uid=meta["uid"],
@@ -91,6 +102,8 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
         seen_at=before.seen_at if before else now,
         deleting_since=deleting_since,
         answering_since=answering_since,
+        unstarted_since=unstarted_since,
+        end_seen=_end_seen(end, before.end_seen if before else None, now),
     )
 
 
@@ -202,18 +215,44 @@ def _has_started(trainer: Raw) -> bool:
     return "running" in state or "terminated" in state or bool(_last_end(trainer))
 
 
-def _waiting(status: Raw) -> str:
-    """Why a container cannot start; a trainer that is started again and again is told by its attempts."""
-    waits = [
-        *_waits(status.get("initContainerStatuses")),
-        *_waits(status.get("containerStatuses"), ("CrashLoopBackOff",)),
-    ]
-    return waits[0] if waits else ""
+def _ended_as(status: Raw) -> str:
+    return cut(": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)), _LONGEST)
 
 
-def _waits(statuses: list[Raw] | None, ignored: tuple[str, ...] = ()) -> Iterator[str]:
-    for item in statuses or []:
-        waiting = (item.get("state") or {}).get("waiting") or {}
-        reason = waiting.get("reason") or ""
-        if reason not in _STARTING and reason not in ignored:
-            yield f"{item.get('name')}: {reason}: {waiting.get('message') or ''}".rstrip(": ")
+def _end_seen(end: Raw, before: tuple[str, float] | None, now: float) -> tuple[str, float] | None:
+    """An end is told apart by its finish time, as text; when it was is measured by our own clock (R27). The first look tells no age."""
+    if not end:
+        return None
+    finished = str(end.get("finishedAt") or "")
+    if before is not None and before[0] == finished:
+        return before
+    return finished, now
+
+
+def _hindrance(status: Raw, before: Hindrance | None) -> Hindrance | None:
+    """The first container that cannot start, or that ended and is to be started again; inits first, as the kubelet starts them."""
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    found = next((one for item in statuses if (one := _hindrance_of(item))), None)
+    if found is None or before is None or before.container != found.container:
+        return found
+    return replace(found, message=stable_text(before.message, found.message))
+
+
+def _hindrance_of(item: Raw) -> Hindrance | None:
+    """A waiting container that ended before is told by that end: CrashLoopBackOff alone says nothing."""
+    state = item.get("state") or {}
+    waiting, ended = state.get("waiting") or {}, dict(state.get("terminated") or {})
+    reason = str(waiting.get("reason") or "")
+    if reason == _BACK_OFF:
+        ended = _last_end(item)
+    elif reason in _STARTING and not ended:
+        return None
+    if ended:
+        if not ended.get("exitCode") and reason != _BACK_OFF:
+            return None
+        code = ended.get("exitCode")
+        words = str(ended.get("message") or "").strip() or (reason if code is None else f"exit code {code}")
+        reason = str(ended.get("reason") or reason or "Error")
+    else:
+        words = str(waiting.get("message") or "")
+    return Hindrance(str(item.get("name")), reason, cut(words, _LONGEST), int(item.get("restartCount") or 0))

@@ -8,9 +8,19 @@ from everstep_protocol.plan import Cause
 from everstep_operator.core import leaving, pods, suspicion, timers
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import Observed, PodView, Settings
-from everstep_operator.core.suspicion import Loss
+from everstep_operator.core.suspicion import Kind, Loss
 
-LOSS_CAUSES: dict[str, Cause] = {"node": "node-lost", "reboot": "node-lost", "pod": "node-lost", "trainer": "crash"}
+# By kind of loss, the most serious first.
+LOSS_CAUSES: dict[Kind, Cause] = {
+    "node": "node-lost",
+    "reboot": "node-lost",
+    "pod": "node-lost",
+    "pressure": "drain",
+    "restart": "pod-restart",
+    "evicted": "evicted",
+    "oom": "oom",
+    "trainer": "crash",
+}
 
 
 def find(seen: Observed, settings: Settings) -> Ending | None:
@@ -35,9 +45,9 @@ def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, .
         return Ending("bad-checkpoint", _said(over), seen.sidecar_age_seconds, bad=over.bad)
     real = _real_cause(seen, over, lost)
     age = over.age_seconds + seen.sidecar_age_seconds
-    if real is None and over.cause == "peer-lost" and age < settings.victim_wait:
+    if real is None and age < settings.victim_wait and _is_unexplained(seen, over):
         return None
-    return real or Ending(_spoken_cause(over), _said(over), age)
+    return real or _unconfirmed_departure(seen, over) or Ending(_spoken_cause(over), _said(over), age)
 
 
 def _said(over: Over) -> str:
@@ -48,6 +58,8 @@ def _said(over: Over) -> str:
 def _spoken_cause(over: Over) -> Cause:
     if over.cause == "hang":
         return "hang"
+    if over.oom:
+        return "oom"
     return "not-delivered" if over.cause == "not-started" else "crash"
 
 
@@ -70,9 +82,12 @@ def _real_cause(seen: Observed, over: Over, lost: tuple[Loss, ...]) -> Ending | 
     victims = tuple(loss for loss in lost if loss.kind != "trainer" and (peers_only or _is_at(seen, over.uid, loss.id)))
     if victims:
         return _by_loss(seen, victims)
-    gone = tuple(pod for pod in _going(seen) if peers_only or pod.uid == over.uid)
+    gone = tuple(pod for pod in leaving.leaving_members(seen) if peers_only or pod.uid == over.uid)
     if gone:
         return leaving.departure(gone)
+    killed = _killed_container(seen, over)
+    if killed:
+        return _by_loss(seen, (killed,))
     return _on_silent_node(seen) if peers_only else None
 
 
@@ -81,12 +96,42 @@ def _is_at(seen: Observed, uid: str, worker: int) -> bool:
     return member is not None and member.id == worker
 
 
-def _going(seen: Observed) -> tuple[PodView, ...]:
-    """Members that leave, by the API or by their own launcher's SIGTERM, which may be heard first."""
+def _killed_container(seen: Observed, over: Over) -> Loss | None:
+    """R32: the container vanished without a word of its launcher; the kubelet says that it was killed for want of memory, in this attempt."""
+    pod, member = pods.by_uid(seen).get(over.uid), pods.current_plan(seen).member(over.uid)
+    if over.cause != "launcher-gone" or pod is None or member is None or not _ended_lately(seen, pod):
+        return None
+    return suspicion.containers_end(member, pod) if pod.trainer_end == suspicion.OUT_OF_MEMORY else None
+
+
+def _ended_lately(seen: Observed, pod: PodView) -> bool:
+    return pod.trainer_end_age_seconds <= seen.attempt_age_seconds
+
+
+def _is_unexplained(seen: Observed, over: Over) -> bool:
+    """Whether more may be heard: connections broke and nobody said why; a container vanished, or a pod leaves, and the kubelet has not said why."""
+    if over.cause == "peer-lost" or _told_to_leave(seen):
+        return True
+    pod = pods.by_uid(seen).get(over.uid)
+    return over.cause == "launcher-gone" and pod is not None and not _ended_lately(seen, pod)
+
+
+def _told_to_leave(seen: Observed) -> tuple[PodView, ...]:
+    """Members whose launcher got SIGTERM."""
     answer = pods.sidecar_of(seen)
     told = {member.uid for member in answer.members if member.leaving} if answer else set()
-    known = {pod.uid for pod in leaving.leaving_members(seen)}
-    return tuple(pod for pod in seen.pods if pod.uid in told | known)
+    return tuple(pod for pod in seen.pods if pod.uid in told)
+
+
+def _unconfirmed_departure(seen: Observed, over: Over) -> Ending | None:
+    """The kubelet stopped a member's containers, and nobody deletes its pod: they will be started anew in it."""
+    stopped = tuple(pod for pod in _told_to_leave(seen) if over.cause != "crash" or pod.uid == over.uid)
+    if not stopped:
+        return None
+    names = ", ".join(f"worker {pod.worker_id} on node {pod.node}" for pod in stopped)
+    return Ending(
+        "pod-restart", f"the containers of {names} were stopped, and nobody deletes the pod: {suspicion.SANDBOX}"
+    )
 
 
 def _on_silent_node(seen: Observed) -> Ending | None:
@@ -101,9 +146,9 @@ def _on_silent_node(seen: Observed) -> Ending | None:
 
 def _by_loss(seen: Observed, lost: tuple[Loss, ...]) -> Ending:
     """R25: the most serious loss names the cause. A pod that left before it was lost has left (R19)."""
-    worst = min(lost, key=lambda loss: ("node", "reboot", "pod", "trainer").index(loss.kind))
+    worst = min(lost, key=lambda loss: tuple(LOSS_CAUSES).index(loss.kind))
     age = seen.training_age_seconds if pods.reports_steps(seen) and worst.kind == "node" else 0.0
-    given_up = frozenset(loss.id for loss in lost if loss.kind in ("node", "pod"))
+    given_up = frozenset(loss.id for loss in lost if loss.kind in ("node", "pod", "pressure", "evicted"))
     return Ending(_loss_cause(seen, worst), "; ".join(loss.why for loss in lost), age, lost=given_up)
 
 

@@ -132,7 +132,7 @@ def _is_more_coming(seen: Observed, settings: Settings) -> bool:
 
 
 def _is_coming(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    if pod.age_seconds >= settings.start_window or pod.waiting or pods.is_leaving(pod) or pods.is_over(pod):
+    if pod.age_seconds >= settings.start_window or pod.hindrance or pods.is_leaving(pod) or pods.is_over(pod):
         return False
     starting = bool(pod.node) and not (pod.phase == "Running" and pod.sidecar_running)
     return (starting or pod.sidecar_age_seconds < settings.grow_settle) and not pods.is_node_bad(seen, pod.node)

@@ -81,6 +81,11 @@ class Settings:
     backoff_most: float = 300.0
     wait_retry: float = 2.0  # an answer `wait` to prepare is asked for again after this
     stop_retry: float = 30.0  # an answer `stop` too
+    start_on_node: float = 120.0  # what only a node is to blame for is borne for so long, then another node is tried
+    start_verdict: float = (
+        60.0  # what can never start fails the job after so long where the kubelet does not try again,
+    )
+    start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
     api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
@@ -211,6 +216,16 @@ class JobStatus:
 
 
 @dataclass(frozen=True)
+class Hindrance:
+    """A container that does not come up, or does not stay up, in the kubelet's words."""
+
+    container: str
+    reason: str  # of its waiting state, or of its last end: ErrImagePull, StartError, Error ...
+    message: str
+    restarts: int = 0
+
+
+@dataclass(frozen=True)
 class PodView:
     """One pod of this job (by owner UID), trimmed."""
 
@@ -236,9 +251,16 @@ class PodView:
         str, ...
     ]  # nodes that its affinity excludes because of us: when none is suspect any more, a pending pod is made anew
     unschedulable: str  # message of PodScheduled=False, else empty
-    waiting: str  # reason and message of a container that cannot start (ErrImagePull, CreateContainerConfigError ...), else empty
+    hindrance: Hindrance | None  # of its first container that cannot start, None: there is none
     age_seconds: float
     sidecar_age_seconds: float = math.inf  # since we first saw `sidecar_running` with an IP: for `Settings.grow_settle`
+    unstarted_seconds: float = (
+        0.0  # since it was bound to its node without having come up, or since it stays up no more
+    )
+    ended_as: str = ""  # `reason: message` of a pod that ended: Evicted, UnexpectedAdmissionError, OutOfcpu ...
+    trainer: str = ""  # name of the trainer container
+    trainer_end: str = ""  # reason of the trainer container's last end: OOMKilled, Error, StartError ...
+    trainer_end_age_seconds: float = math.inf  # since we saw that
 
 
 @dataclass(frozen=True)

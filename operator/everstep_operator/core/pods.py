@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
@@ -13,6 +14,7 @@ from everstep_protocol.plan import Plan
 
 from everstep_operator.core.model import AttemptStatus, NodeView, Observed, PodView, Settings
 
+_REFUSED_BY_NODE = re.compile(r"(UnexpectedAdmissionError|OutOf\w+|NodeAffinity|NodePorts|TopologyAffinityError)\b")
 PREEMPTED = "PreemptionByScheduler"
 
 Args = ParamSpec("Args")
@@ -52,6 +54,16 @@ def is_leaving(pod: PodView) -> bool:
 def is_over(pod: PodView) -> bool:
     """Whether the pod has ended for good: nothing in it will be started again."""
     return pod.phase in ("Failed", "Succeeded")
+
+
+def how_it_ended(pod: PodView) -> str:
+    """Of a pod that is over: its phase, and what the kubelet said."""
+    return f"{pod.phase}: {pod.ended_as}" if pod.ended_as else pod.phase
+
+
+def is_refused_by_node(pod: PodView) -> bool:
+    """A pod that its node did not admit: its successor keeps off that node."""
+    return pod.phase == "Failed" and bool(_REFUSED_BY_NODE.match(pod.ended_as))
 
 
 def has_finished(pod: PodView, attempt: int) -> bool:
@@ -113,7 +125,7 @@ def avoided_nodes(seen: Observed) -> tuple[str, ...]:
     """
     lost = _lost_ids(seen)
     ours = {pod.node for pod in seen.pods if pod.node and not is_over(pod)}
-    left = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
+    left = {pod.node for pod in seen.pods if pod.worker_id in lost and (not is_over(pod) or is_refused_by_node(pod))}
     left |= {row.node for row in seen.status.workers if row.state == "Lost" and is_node_bad(seen, row.node)}
     return tuple(sorted(name for name in seen.nodes if name in left or (name in ours and is_node_bad(seen, name))))
 

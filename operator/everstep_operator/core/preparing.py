@@ -12,7 +12,9 @@ from everstep_operator.core import (
     phases,
     pods,
     refusals,
+    running,
     sights,
+    startup,
     workers,
 )
 from everstep_operator.core.model import Action, JobSpec, Notice, Observed, PodView, Prepare, Settings, WriteStatus
@@ -35,6 +37,9 @@ def decide(seen: Observed, settings: Settings, spec: JobSpec) -> Outcome:
         return Outcome(phase, "StartingWorkers", "workers are replaced", (WriteStatus(status),))
     if answer and answer.outcome == "fenced":
         return _renumber(seen, settings, f"a newer attempt, {answer.highest}, was found on storage")
+    hopeless = startup.verdict(seen, settings)
+    if hopeless:
+        return running.fail(seen, seen.status, hopeless)
     candidates = attempts.candidates(seen, settings)
     if len(candidates) < spec.min_workers:
         return _too_few(seen, settings, spec, candidates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,8 +11,13 @@ from everstep_protocol.plan import Member
 from everstep_operator.core import pods
 from everstep_operator.core.model import Network, NodeView, Observed, PodView, Settings
 
-Kind = Literal["node", "pod", "trainer", "reboot"]
+Kind = Literal["node", "reboot", "restart", "pod", "pressure", "evicted", "oom", "trainer"]
 
+OUT_OF_MEMORY = "OOMKilled"
+MORE_MEMORY = "raise its memory limit, or use less; snapshots in the memory volume (spec.checkpoint.memory) count against the limit"
+SANDBOX = "the pod's sandbox died, and the kubelet starts its containers anew"
+# What the kubelet says of a pod that used more than *its own* limits allow; else its node was short of something.
+_OWN_LIMITS = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
 FIRST_STEPS_SECONDS = 60.0  # after go: who has reported no step by then and made no Checkpointer never will
 
 
@@ -30,8 +36,9 @@ class Evidence:
 class Loss:
     """A member that the attempt has lost.
 
-    `node`: its node does not answer or is gone. `pod`: its pod ended or was taken away. `trainer`: its launcher's container
-    ended; `reboot`: its sandbox was made anew. In the last two the pod stays and may be a member again.
+    `node`: its node does not answer or is gone. `pod`: its pod ended or was taken away, by `pressure` on its node, or `evicted`
+    for what it used beyond its own limits. `trainer`: its launcher's container ended; `oom`: for want of memory; `reboot` or
+    `restart`: its sandbox was made anew, with its node or alone. In these the pod stays and may be a member again.
     """
 
     id: int
@@ -97,15 +104,44 @@ def conclusive(seen: Observed, settings: Settings, member: Member, pod: PodView 
         is_gone = member.uid in seen.gone_pods
         return Loss(member.id, member.node, "pod", f"the pod of {who} is gone") if is_gone else None
     if pods.is_over(pod):
-        return Loss(member.id, member.node, "pod", f"the pod of {who} ended ({pod.phase})")
+        why = f"the pod of {who} on node {member.node} ended ({pods.how_it_ended(pod)}){_remedy(pod)}"
+        return Loss(member.id, member.node, _pods_end(pod), why)
     if _network(seen, member).ip_taken:
         return Loss(member.id, member.node, "node", f"the address of {who} belongs to another pod now")
     if pod.ip and pod.ip != member.ip:
-        return Loss(member.id, member.node, "reboot", f"{who} came back with another address: its node was rebooted")
+        return _made_anew(seen, member)
     if pod.trainer_terminated and _has_run_for_a_while(seen, settings):
-        printed = pods.last_lines(pod) or "it printed nothing"
-        return Loss(member.id, member.node, "trainer", f"the trainer container of {who} ended: {printed}")
+        return containers_end(member, pod)
     return None
+
+
+def _pods_end(pod: PodView) -> Kind:
+    if not pod.ended_as.startswith("Evicted"):
+        return "pod"
+    return "evicted" if _OWN_LIMITS.search(pod.ended_as) else "pressure"
+
+
+def _remedy(pod: PodView) -> str:
+    is_own = _pods_end(pod) == "evicted"
+    return ": write less there, or raise that limit in the template" if is_own else ""
+
+
+def _made_anew(seen: Observed, member: Member) -> Loss:
+    """A node that became Ready in this attempt was rebooted; else only the pod's sandbox was made anew."""
+    node = seen.nodes.get(member.node)
+    who = f"worker {member.id} on node {member.node} came back with another address"
+    if node is None or pods.is_kubelet_silent(seen, node) or node.ready_age_seconds < seen.attempt_age_seconds:
+        return Loss(member.id, member.node, "reboot", f"{who}: its node was rebooted")
+    return Loss(member.id, member.node, "restart", f"{who}: {SANDBOX}")
+
+
+def containers_end(member: Member, pod: PodView) -> Loss:
+    """How the trainer container ended, by the kubelet's word: cgroup v2 kills the whole of it for want of memory, our launcher too."""
+    who = f"the trainer container of worker {member.id} on node {member.node}"
+    if pod.trainer_end == OUT_OF_MEMORY:
+        return Loss(member.id, member.node, "oom", f"{who} ran out of memory ({OUT_OF_MEMORY}): {MORE_MEMORY}")
+    printed = pods.last_lines(pod) or "it printed nothing"
+    return Loss(member.id, member.node, "trainer", f"{who} ended: {printed}")
 
 
 def _has_run_for_a_while(seen: Observed, settings: Settings) -> bool:

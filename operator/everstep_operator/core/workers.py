@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from everstep_operator.core import pods
+from everstep_operator.core import pods, startup
 from everstep_operator.core.model import (
     CreatePod,
     DeletePod,
@@ -63,7 +63,7 @@ def _next(seen: Observed, settings: Settings, row: WorkerStatus, touch: Touch) -
         return row
     if row.state == "Finished" or pods.is_leaving(pod):
         return replace(here, state="Leaving")
-    if _is_worn_out(settings, row, pod) or _is_stranded(seen, settings, pod):
+    if _is_worn_out(settings, row, pod) or _is_stranded(seen, settings, pod) or _is_tried_elsewhere(settings, row, pod):
         return replace(here, state="Lost")
     return None if _avoids_in_vain(seen, settings, pod) else row
 
@@ -72,6 +72,11 @@ def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
     """Its pod ended, or its launcher ended with code 0. One that was never a member is replaced slowly: its successor may fail alike."""
     ended = pods.is_over(pod) or (pod.trainer_terminated and pods.last_word(pod)[0] in ("finished", "left"))
     return ended and (row.state == "Joined" or pod.age_seconds >= settings.replace_failed)
+
+
+def _is_tried_elsewhere(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
+    """Its node cannot start it: its successor keeps off that node, for as long as this pod is there."""
+    return row.state == "Wanted" and startup.is_tried_elsewhere(settings, pod)
 
 
 def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
@@ -89,8 +94,10 @@ def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
 
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
     """Pending, and one of the nodes that it must avoid is well again, or gone: affinity cannot be changed, so another id is made."""
-    pending = pod.phase == "Pending" and not pod.node and bool(pod.avoid)
-    return pending and bool(set(pod.avoid) - {*pods.avoided_nodes(seen), *pods.suspect_nodes(seen, settings)})
+    if pod.phase != "Pending" or pod.node:
+        return False
+    bad = {*pods.avoided_nodes(seen), *pods.suspect_nodes(seen, settings)}
+    return any(pods.is_node_gone(seen, node) or (node in seen.nodes and node not in bad) for node in pod.avoid)
 
 
 def _without_surplus(seen: Observed, rows: list[WorkerStatus], touch: Touch, most: int) -> list[WorkerStatus]:
@@ -130,16 +137,16 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
     if pods.is_leaving(pod):
         return "its pod is being deleted"
     if pods.is_over(pod):
-        return f"its pod ended ({pod.phase})"
+        return f"its pod ended ({pods.how_it_ended(pod)})"
     return _why_not_running(seen, pod) or _why_not_trusted(seen, settings, pod)
 
 
 def _why_not_running(seen: Observed, pod: PodView) -> str:
     if pod.unschedulable:
         return f"it cannot be scheduled: {pod.unschedulable}{_held(seen)}; make room for it, or lower spec.workers.max"
-    if pod.waiting:
-        return f"its container cannot start on node {pod.node}: {pod.waiting}; look at the events of pod {pod.name}"
-    if _is_restarting(pod):
+    if startup.hindrance(pod):
+        return startup.why(pod)
+    if startup.is_restarting(pod):
         return f"its trainer container on node {pod.node} ended and is being restarted; look at its last output"
     if pod.phase == "Running" and pod.sidecar_running and pod.ip:
         return ""
@@ -160,10 +167,6 @@ def _held(seen: Observed) -> str:
     return f" (the pod of {names} is still there: if that node does not answer, {REPAIR})" if names else ""
 
 
-def _is_restarting(pod: PodView) -> bool:
-    return pod.trainer_terminated and not pod.unschedulable and not pod.waiting
-
-
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
     joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
     if pods.is_node_bad(seen, pod.node):
@@ -181,7 +184,7 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """R32: members of the last attempt whose trainer container the kubelet is starting again, by ascending id."""
     there = pods.by_worker(seen)
     joined = sorted(row.id for row in seen.status.workers if row.state == "Joined")
-    ended = (there[i] for i in joined if i in there and _is_restarting(there[i]))
+    ended = (there[i] for i in joined if i in there and startup.is_restarting(there[i]))
     return tuple(pod for pod in ended if not pods.is_leaving(pod) and not pods.is_over(pod))
 
 

@@ -40,6 +40,7 @@ def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
         uid=report.uid,
         rank=exited.rank,
         details=exited.last_lines.strip(),
+        oom=exited.oom_killed,
     )
 
 

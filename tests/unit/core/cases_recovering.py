@@ -10,6 +10,7 @@ from everstep_operator.core.model import (
     Budget,
     CreatePod,
     DeletePod,
+    Hindrance,
     Notice,
     Prepare,
     StageSeconds,
@@ -96,7 +97,7 @@ case(
 )
 NOT_ENOUGH = (
     f"1 of at least 2 workers can run; waiting for {NEED_4}; worker 5: it is starting on node n5; look at its events if it stays so; "
-    "worker 6: its container cannot start on node n0: ErrImagePull: no; look at the events of pod gpt-w6"
+    "worker 6: its container main cannot start on node n0: ErrImagePull: no; it is tried again and again; look at the events of pod gpt-w6"
 )
 case(
     "below min: Waiting tells how many, which and why; the lost workers' pods go, they may hold the room",
@@ -116,7 +117,7 @@ case(
             pod(3),
             pending(4, plan_attempt=0, avoid=("n3",), unschedulable="no room"),
             pending(5, node="n5"),
-            pending(6, node="n0", waiting="ErrImagePull: no"),
+            pending(6, node="n0", hindrance=Hindrance("main", "ErrImagePull", "no")),
         ),
         nodes={**nodes(n3={"unreachable": True}), "n5": node("n5")},
     ),

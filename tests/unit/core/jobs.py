@@ -91,7 +91,7 @@ def pod(worker: int, **changes: Any) -> PodView:
         plan_attempt=1,
         avoid=(),
         unschedulable="",
-        waiting="",
+        hindrance=None,
         age_seconds=500.0,
         sidecar_age_seconds=500.0,
     )

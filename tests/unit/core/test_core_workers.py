@@ -76,7 +76,7 @@ SETTLED: dict[str, tuple[dict[str, Any], tuple[tuple[int, str], ...]]] = {
         ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
     ),
     "pending because of a node that is gone for good: another id": (
-        {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3",))), "nodes": NO_N3},
+        {"pods": (pod(0), pod(1), pod(2), pending(4, avoid=("n3",))), "nodes": NO_N3, "gone_nodes": frozenset({"n3"})},
         ((0, "Joined"), (1, "Joined"), (2, "Joined"), (5, "Wanted")),
     ),
     "pending because of a node that came back a moment ago: it waits": (

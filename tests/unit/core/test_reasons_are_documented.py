@@ -32,9 +32,16 @@ COMPOUND = re.compile(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+")
 PLACE_OF_REASON = {"Outcome": 1, "Condition": 2, "Notice": 1, "Trouble": 0, "Stop": 0, "FailedSave": 1}
 KUBERNETES = {
     "AlreadyExists",
+    "ContainerCannotRun",
     "ContainerCreating",
+    "ContainerStatusUnknown",
+    "CreateContainerError",
+    "InvalidImageName",
+    "RunContainerError",
+    "StartError",
     "CrashLoopBackOff",
     "DisruptionTarget",
+    "ErrImageNeverPull",
     "FallbackToLogsOnError",
     "NoExecute",
     "NotIn",

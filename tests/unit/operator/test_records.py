@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from everstep_operator.cluster.book import PodBook, Wakes
 from everstep_operator.cluster.records import NodeRecord, trim_node, trim_pod
+from everstep_operator.core.model import Hindrance
 
 Raw = dict[str, Any]
 
@@ -43,7 +44,12 @@ def test_a_running_worker() -> None:
     view = record.view
     assert (record.job_uid, view.worker_id, view.ip, view.node, view.plan_attempt) == ("job", 3, "10.0.0.3", "n3", 5)
     assert (view.avoid, view.template_hash, view.trainer_restarts) == (("n1", "n2"), "h", 2)
-    assert (view.sidecar_running, view.trainer_terminated, view.waiting, view.unschedulable) == (True, False, "", "")
+    assert (view.sidecar_running, view.trainer_terminated, view.hindrance, view.unschedulable) == (
+        True,
+        False,
+        None,
+        "",
+    )
 
 
 ENDED: Raw = {"state": {"terminated": {"exitCode": 1, "message": "m"}}}
@@ -75,21 +81,89 @@ def test_a_worker_can_be_asked_once_its_trainer_container_was_started(
     assert trim_pod(pod(trainer, sidecar), None, 0.0).view.sidecar_running is running
 
 
-@pytest.mark.parametrize(
-    ("trainer", "sidecar", "waiting"),
-    [
-        (
-            {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
-            RUNNING,
-            "main: ErrImagePull: no such image",
-        ),
-        (AGAIN, RUNNING, ""),
-        (STARTING, {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}, "everstep-sidecar: CrashLoopBackOff"),
-        (STARTING, RUNNING, ""),
-    ],
-)
-def test_why_a_container_cannot_start(trainer: Raw, sidecar: Raw, waiting: str) -> None:
-    assert trim_pod(pod(trainer, sidecar), None, 0.0).view.waiting == waiting
+def back_off(reason: str, message: str, code: int = 128, restarts: int = 2) -> Raw:
+    """As the kubelet says it of a container that it starts again and again."""
+    end = {"exitCode": code, "reason": reason, "message": message}
+    waiting = {"reason": "CrashLoopBackOff", "message": "back-off 20s restarting failed container=main"}
+    return {"state": {"waiting": waiting}, "lastState": {"terminated": end}, "restartCount": restarts}
+
+
+HINDRANCES: dict[str, tuple[Raw, Raw, Hindrance | None]] = {
+    "an image": (
+        {"state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}},
+        RUNNING,
+        Hindrance("main", "ErrImagePull", "no such image", 2),
+    ),
+    "a start that fails": (
+        {"state": {"waiting": {"reason": "RunContainerError", "message": "runc create failed"}}},
+        RUNNING,
+        Hindrance("main", "RunContainerError", "runc create failed", 2),
+    ),
+    "and is tried again": (back_off("StartError", "exec"), RUNNING, Hindrance("main", "StartError", "exec", 2)),
+    "a program that ends": (back_off("Error", "", 1, 5), RUNNING, Hindrance("main", "Error", "exit code 1", 5)),
+    "a moment before it is started again": (
+        {"state": {"terminated": {"exitCode": 1, "reason": "Error", "message": "boom\n"}}},
+        RUNNING,
+        Hindrance("main", "Error", "boom", 2),
+    ),
+    "an init container goes first": (
+        STARTING,
+        back_off("Error", "No space left on device", 1),
+        Hindrance("everstep-sidecar", "Error", "No space left on device", 2),
+    ),
+    "nothing but its back-off": (
+        STARTING,
+        {"state": {"waiting": {"reason": "CrashLoopBackOff"}}},
+        Hindrance("everstep-sidecar", "CrashLoopBackOff", "", 0),
+    ),
+    "it starts": (STARTING, RUNNING, None),
+    "it was started again": (BACK, RUNNING, None),
+    "it ended well": ({"state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}, RUNNING, None),
+}
+
+
+@pytest.mark.parametrize(("trainer", "sidecar", "hindrance"), HINDRANCES.values(), ids=HINDRANCES)
+def test_why_a_container_does_not_come_up(trainer: Raw, sidecar: Raw, hindrance: Hindrance | None) -> None:
+    assert trim_pod(pod(trainer, sidecar), None, 0.0).view.hindrance == hindrance
+
+
+def test_how_long_a_node_has_failed_to_start_it() -> None:
+    def age(now: float, trainer: Raw, before: Any, **changes: Any) -> tuple[Any, float]:
+        record = trim_pod(pod(trainer, **changes), before, now)
+        book = PodBook(Wakes())
+        book.take(None, record)
+        return record, book.pods_of("job", now)[0].unstarted_seconds
+
+    record, seconds = age(10.0, STARTING, None)
+    assert seconds == 0.0
+    record, seconds = age(15.0, back_off("StartError", "x"), record)
+    assert seconds == 5.0, "since it was bound"
+    record, seconds = age(20.0, RUNNING, record)
+    assert seconds == 0.0
+    record, seconds = age(30.0, back_off("StartError", "x"), record)
+    assert seconds == 0.0, "it begins anew"
+    assert age(33.0, back_off("StartError", "x"), record)[1] == 3.0
+
+
+def test_a_container_s_last_end_has_an_age_by_our_own_clock() -> None:
+    first = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:00Z"}
+    record = trim_pod(pod({"state": {"running": {}}, "lastState": {"terminated": first}}), None, 10.0)
+    assert (record.view.trainer, record.view.trainer_end, record.end_seen) == (
+        "main",
+        "OOMKilled",
+        (first["finishedAt"], 10.0),
+    )
+    record = trim_pod(pod({"state": {"running": {}}, "lastState": {"terminated": first}}), record, 20.0)
+    assert record.end_seen == (first["finishedAt"], 10.0)
+    again = {**first, "finishedAt": "2026-01-01T00:00:09Z"}
+    record = trim_pod(pod({"state": {"terminated": again}}), record, 30.0)
+    assert record.end_seen == (again["finishedAt"], 30.0)
+
+
+def test_a_pod_that_ended_says_why() -> None:
+    view = trim_pod(pod(phase="Failed", reason="Evicted", message="The node was low on resource"), None, 0.0).view
+    assert view.ended_as == "Evicted: The node was low on resource"
+    assert trim_pod(pod(reason="NodeLost", message="x"), None, 0.0).view.ended_as == ""
 
 
 def test_conditions() -> None:

@@ -59,8 +59,8 @@ def test_st17_a_pod_that_waits_keeps_its_words() -> None:
 
     first = trim_pod(waiting(4, "10s"), None, 0.0)
     second = trim_pod(waiting(7, "20s"), first, 1.0)
-    assert (second.view.unschedulable, second.view.waiting) == (first.view.unschedulable, first.view.waiting)
-    assert trim_pod(pod(), second, 2.0).view.waiting == ""
+    assert (second.view.unschedulable, second.view.hindrance) == (first.view.unschedulable, first.view.hindrance)
+    assert trim_pod(pod(), second, 2.0).view.hindrance is None
 
 
 def test_st17_a_long_text_is_no_burden() -> None:

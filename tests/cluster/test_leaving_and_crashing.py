@@ -58,6 +58,9 @@ def test_import_error_ends_the_job_with_its_last_lines(space: Space) -> None:
     assert (failed["status"], failed["reason"]) == ("True", "NoProgress")
     assert "No module named 'a_module_that_is_not_there'" in failed["message"]
     wait_until("no pod runs any more", lambda: not running(job), hang_seconds=90)
+    assert [pod["status"]["phase"] for pod in job.pods()] == ["Succeeded"] * 2, "they ended by themselves, and stay"
+    for pod in job.pods():
+        assert "No module named 'a_module_that_is_not_there'" in space.kubectl("logs", pod["metadata"]["name"])
 
 
 def running(job: Job) -> list[str]:

@@ -92,3 +92,12 @@ def test_only_the_operator_ends_a_pod_and_only_for_the_newest_attempt(make_world
     assert first.ask("/v1/exit", ExitRequest(1, "why"), sender=second.uid)[0] == 403
     assert first.ask("/v1/exit", ExitRequest(0, "why"))[0] == 409
     assert first.launcher.find(local.Exit) is None
+
+
+def test_what_can_never_work_is_told_as_that(make_world):
+    world = make_world(1)
+    world.begin(1, world.pods)
+    (pod,) = world.pods
+    pod.launcher.say(local.ProcessExited(1, 0, 78, None, False, False, "everstep: a world of its own", refused=True))
+    over = world.pump_until(lambda: pod.status().over, "over")
+    assert (over.cause, over.refused, over.details) == ("crash", True, "everstep: a world of its own")

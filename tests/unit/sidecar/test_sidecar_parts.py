@@ -172,6 +172,7 @@ def test_the_injected_launcher_runs_without_the_image_it_came_from(tmp_path):
     script = tmp_path / "everstep"
     assert script.stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "lib" / "everstep_protocol" / "names.py").exists()
+    assert (tmp_path / "lib" / "everstep" / "start" / "path" / "sitecustomize.py").exists()
     assert not list(tmp_path.rglob("__pycache__"))
     done = subprocess.run(
         [sys.executable, "-I", str(script), "nonsense"], capture_output=True, text=True, env={"PATH": "/usr/bin"}

@@ -15,7 +15,7 @@ from everstep_protocol import codec, names
 from everstep_protocol.messages import Peer
 
 from everstep_operator.api.status import cut
-from everstep_operator.cluster.check import is_quota
+from everstep_operator.cluster.check import is_quota, sizing_hint
 from everstep_operator.cluster.client import (
     JSON_PATCH,
     AlreadyExists,
@@ -141,7 +141,9 @@ async def _try(cluster: Cluster, room: JobRoom, action: ApiAction) -> None:
 
 async def _refused(cluster: Cluster, room: JobRoom, action: ApiAction, error: ApiError) -> None:
     what = "the quota is full" if is_quota(error) else "the API server refuses it"
-    why = room.refused.note(_key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}")
+    why = room.refused.note(
+        _key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}{sizing_hint(error.message)}"
+    )
     if isinstance(action, CreatePod):
         name = pod_name(room.name, action.worker_id)
         notice = Notice("Warning", "PodNotCreated", f"pod {name} is not made, {why}")

@@ -169,9 +169,9 @@ async def apply_action(cluster: Cluster, room: JobRoom, action: ApiAction) -> No
 
 async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None:
     """R20: the name is made of the id. A pod of that name that is ours is the one that was wanted; another's burns the id."""
-    template = room.parsed().pod
+    template = room.template()
     if template is None:
-        raise Stale(f"the spec of {room.name} is not valid any more")
+        raise Stale(f"no template of {room.name} is known")
     await _create_token(cluster, room)
     manifest = render_pod(
         room.owner, template, cluster.settings.pods, action.worker_id, cluster.nodes.hostnames(action.avoid)

@@ -49,7 +49,8 @@ class Operator:
         self._settings = settings
         self._client = client
         self._sidecars = SidecarClient(root_key, settings.pods.api_port)
-        self._leader = Leader(client, settings.lease)
+        self._leaders_client = client.beside()
+        self._leader = Leader(self._leaders_client, settings.lease)
         self._is_acting = False
         wakes = Wakes()
         self._pods = PodBook(wakes)
@@ -73,6 +74,7 @@ class Operator:
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the Lease, act, and end cleanly."""
         await self._client.open()
+        await self._leaders_client.open()
         await self._sidecars.open()
         await self._health.start()
         self._vital.start(self._loop.run(), "loop watch")
@@ -85,6 +87,7 @@ class Operator:
             await self._leader.release()
             await self._health.stop()
             await self._sidecars.close()
+            await self._leaders_client.close()
             await self._client.close()
 
     async def _becomes_leader(self, stop: asyncio.Event) -> bool:

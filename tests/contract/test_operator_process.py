@@ -223,6 +223,31 @@ def test_a_wrong_type_is_told_on_the_job_and_no_pass_fails(space: Space, tmp_pat
     asyncio.run(test())
 
 
+def test_a_quota_on_secrets_is_told_on_the_job_and_waited_for(space: Space, tmp_path: Path) -> None:
+    """CL9: each pod needs the job's token, and the API server does not admit it."""
+    quotas, merge = f"/api/v1/namespaces/{space.name}/resourcequotas", MERGE_PATCH
+    hard = {"hard": {"secrets": "0"}}
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            call = space.server.call
+            assert call("POST", quotas, {"metadata": {"name": "q"}, "spec": hard})[0] == 201
+            counted = {"status": {**hard, "used": {"secrets": "0"}}}  # what a controller of Kubernetes does
+            assert call("PATCH", f"{quotas}/q/status", counted, merge)[0] == 200
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(lambda status: "exceeded quota: q" in condition(status, "Ready").get("message", ""))
+            assert "its pod is not made: the quota is full" in condition(job.status, "Ready")["message"]
+            _, events = call("GET", f"/api/v1/namespaces/{space.name}/events")
+            assert any(e["reason"] == "PodNotCreated" and "exceeded quota: q" in e["message"] for e in events["items"])
+            assert nodes.most_pods == 0
+            assert call("DELETE", f"{quotas}/q")[0] == 200
+            await job.until(is_running)
+            runs.stop()
+
+    asyncio.run(test())
+
+
 def test_a_mistake_in_the_spec_does_not_leave_a_job_that_runs_alone(space: Space, tmp_path: Path) -> None:
     """CL10: it goes on with what was accepted, whether the operator was started since or not; suspending works all the same."""
 

@@ -35,6 +35,7 @@ class Runs:
     folder: Path
     port: int = field(default_factory=free_port)
     health_port: int = field(default_factory=free_port)
+    namespaces: str = ""  # the space's own
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, dies_after: int = 0) -> None:
@@ -54,7 +55,7 @@ class Runs:
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("operator", "trainer_lib")),
             "KUBECONFIG": str(self.folder / "kubeconfig"),
             "EVERSTEP_ROOT_KEY_FILE": str(self.folder / "key"),
-            "EVERSTEP_WATCH_NAMESPACES": self.space.name,
+            "EVERSTEP_WATCH_NAMESPACES": self.namespaces or self.space.name,
             "EVERSTEP_NAMESPACE": self.space.name,
             "EVERSTEP_LEASE_SECONDS": "1",
             "EVERSTEP_API_PORT": str(self.port),
@@ -73,6 +74,9 @@ class Runs:
         self.process.send_signal(how)
         return self.process.wait(30)
 
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
     @property
     def is_dead(self) -> bool:
         return self.process is not None and self.process.poll() is not None
@@ -84,10 +88,11 @@ class Job:
 
     space: Space
     body: dict[str, Any] = field(default_factory=dict)
+    name: str = "gpt"
     numbers: list[int] = field(default_factory=list)
 
     async def look(self) -> dict[str, Any]:
-        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/gpt")
+        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/{self.name}")
         self.body = body if code == 200 else {}
         number = (self.status.get("attempt") or {}).get("number", 0)
         if not self.numbers or self.numbers[-1] != number:

@@ -35,6 +35,7 @@ from everstep_operator.cluster.tries import Failed, Key
 from everstep_operator.core.model import (
     Action,
     Announce,
+    AskExit,
     AskLeave,
     AskSight,
     CreatePod,
@@ -84,6 +85,8 @@ def _begin(cluster: Cluster, room: JobRoom, action: Action) -> asyncio.Task[None
             room.errands.announce(action)
         case AskLeave():
             room.errands.leave(action)
+        case AskExit():
+            room.errands.exit(action)
         case Probe():
             pass  # all of them together, above
         case _:

@@ -87,7 +87,7 @@ class Settings:
     )
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
-    finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    finish_grace: float = 30.0  # pods that still run so long after Complete or Failed are deleted
     api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
 
 
@@ -467,12 +467,32 @@ class AskLeave:
 
 
 @dataclass(frozen=True)
+class AskExit:
+    """The job has failed: this pod is to end by itself, so that its logs stay."""
+
+    uid: str
+    ip: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """The TTL is over."""
 
 
 Action = (
-    WriteStatus | CreatePod | DeletePod | PublishPlan | Announce | Prepare | AskSight | Probe | AskLeave | DeleteJob
+    WriteStatus
+    | CreatePod
+    | DeletePod
+    | PublishPlan
+    | Announce
+    | Prepare
+    | AskSight
+    | Probe
+    | AskLeave
+    | AskExit
+    | DeleteJob
 )
 
 

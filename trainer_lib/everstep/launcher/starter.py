@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from everstep_protocol import codec
-from everstep_protocol.local import Start
+from everstep_protocol import codec, local
+from everstep_protocol.local import ProcessExited, Start
 from everstep_protocol.plan import parse_plan
 
 from everstep.launcher import environment, host
@@ -54,8 +54,16 @@ def address_of_peer(start: Start) -> str:
     return next((member.ip for member in parse_plan(start.plan).members if member.ranks != start.ranks), "")
 
 
-def shim_report(settings: Settings, attempt: int) -> Path:
-    """Where the torchrun shim of an attempt says which rank failed first."""
+def read_shim_report(settings: Settings, attempt: int) -> ProcessExited | None:
+    """Which rank failed first, by the torchrun shim of this attempt; None: it did not say."""
+    try:
+        message = local.decode(_shim_report(settings, attempt).read_bytes())
+    except (OSError, codec.InvalidDocument):
+        return None
+    return message if isinstance(message, ProcessExited) else None
+
+
+def _shim_report(settings: Settings, attempt: int) -> Path:
     return settings.folder / f"exited-{attempt}.json"
 
 
@@ -64,7 +72,7 @@ def _prepare_shell(settings: Settings, placement: Placement, common: dict[str, s
     shims.mkdir(parents=True, exist_ok=True)
     shim = shims / "torchrun"
     _write_atomically(shim, _SHIM.format(python=sys.executable, library=str(settings.library)), 0o755)
-    report = shim_report(settings, placement.attempt)
+    report = _shim_report(settings, placement.attempt)
     report.unlink(missing_ok=True)
     path = common.get("PATH", os.defpath)
     variables = environment.merge(

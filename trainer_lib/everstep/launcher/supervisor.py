@@ -9,7 +9,7 @@ import uuid
 from collections import deque
 from pathlib import Path
 
-from everstep_protocol import codec, local, names
+from everstep_protocol import local, names
 
 from everstep.launcher import finish, host, master, processes, starter
 from everstep.launcher.activity import ActivityWatch
@@ -63,6 +63,7 @@ class Supervisor:
         self._kill_at: float | None = None  # when the kubelet will kill; None: nobody wants the pod to end
         self._waits_for_exit = False  # leaving, with something in memory that the sidecar must still bring to storage
         self._result: str | None = None  # why the launcher ends, once that is decided
+        self._why = ""  # that the job has failed, for people
 
     def open(self) -> None:
         """Begin to listen: signals, children, the sidecar."""
@@ -130,7 +131,13 @@ class Supervisor:
             self._ports.append(port)
             self._link.send(local.PortChosen(message.attempt, port))
         elif isinstance(message, local.Exit):
-            self._end(message.result, 0)
+            self._obey_exit(message)
+
+    def _obey_exit(self, order: local.Exit) -> None:
+        if order.why and not self._why:
+            self._why = order.why
+            self._console.say(f"the job has failed, and this worker ends: {order.why}")
+        self._end(order.result, order.grace_seconds)
 
     def _obey_stop(self, stop: local.Stop) -> None:
         self._stopped = max(self._stopped, stop.attempt)
@@ -193,7 +200,7 @@ class Supervisor:
         return finish.explain_rank(failure, self._pages, wrapped=self._settings.command.no_python)
 
     def _failed(self, failure: Failure) -> None:
-        seen = self._read_shim_report() if self._is_shell else None
+        seen = starter.read_shim_report(self._settings, self._attempt) if self._is_shell else None
         if seen is not None:
             self._tell(seen)
             return
@@ -247,13 +254,6 @@ class Supervisor:
         self._link.send(exited)
         self._leave_word("failed")  # should this container be killed before it can say more
 
-    def _read_shim_report(self) -> local.ProcessExited | None:
-        try:
-            message = local.decode(starter.shim_report(self._settings, self._attempt).read_bytes())
-        except (OSError, codec.InvalidDocument):
-            return None
-        return message if isinstance(message, local.ProcessExited) else None
-
     # the end -------------------------------------------------------------------------------------
 
     def _end(self, result: str, grace_seconds: float) -> None:
@@ -288,7 +288,7 @@ class Supervisor:
 
     def _leave_word(self, result: str) -> None:
         exited = self._report if isinstance(self._report, local.ProcessExited) else None
-        write_result(self._log, result, self._attempt, exited)
+        write_result(self._log, result, self._attempt, exited, self._why)
 
     @property
     def _is_shell(self) -> bool:

@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -110,21 +111,30 @@ class Rig:
             "EVERSTEP_ROOT_KEY_FILE": str(self.key_file),
             "EVERSTEP_WATCH_NAMESPACES": NAMESPACE,
             "EVERSTEP_NAMESPACE": NAMESPACE,
-            "EVERSTEP_LEASE_SECONDS": "60",  # two busy cores are no reason to give up
+            "EVERSTEP_LEASE_ENABLED": "false",  # two busy cores are no reason to give up
             "EVERSTEP_API_PORT": str(self.port),
             "EVERSTEP_METRICS_PORT": str(self.health_port),
             "EVERSTEP_HEALTH_HOST": "127.0.0.1",
         }
-        command = [sys.executable, *self.arguments.profile_with, "-m", "everstep_operator.main"]
+        profile = self.arguments.profile
+        how = (
+            [ROOT / "bench" / "fleet" / "profiled.py", profile.absolute()]
+            if profile
+            else ["-m", "everstep_operator.main"]
+        )
         with (self.folder / "operator.log").open("ab") as log:
-            self.operator = subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=self.folder)
+            self.operator = subprocess.Popen([sys.executable, *how], env=env, stdout=log, stderr=log, cwd=self.folder)
+
+    def toggle_profile(self) -> None:
+        if self.arguments.profile and self.operator is not None:
+            self.operator.send_signal(signal.SIGUSR1)
 
     async def lose(self, nodes: list[str]) -> set[str]:
         """Cut their power. UIDs of the jobs that have a pod there."""
         assert self.fleet is not None
         assert self.fleet.stdin is not None
         self.fleet.stdin.write(json.dumps({"lose": nodes}).encode() + b"\n")
-        await until(lambda: "hit" in self.fleet_says, "nodes are lost")
+        await until(lambda: "hit" in self.fleet_says, "nodes are lost", 60)
         return set(self.fleet_says["hit"])
 
     async def stop(self) -> None:
@@ -283,7 +293,9 @@ async def bench(rig: Rig, api: Api) -> dict[str, Any]:
     say(f"{arguments.jobs} jobs run after {time.monotonic() - began:.0f} s")
     await asyncio.sleep(SETTLE_SECONDS)
     before = await read(rig, api)
+    rig.toggle_profile()
     await asyncio.sleep(arguments.seconds)
+    rig.toggle_profile()
     after = await read(rig, api)
     rows = {"start": started.cpu_seconds, **quiet_rows(before, after, arguments.jobs)}
     say("quiet: measured")
@@ -410,7 +422,7 @@ def main() -> None:
     parser.add_argument("--save-seconds", type=float, default=60.0, help="a checkpoint of each job every so often")
     parser.add_argument("--output", type=Path, default=Path("build/bench-operator.json"))
     parser.add_argument("--keep-logs", type=Path, help="a folder for the logs of operator and nodes")
-    parser.add_argument("--profile-with", nargs="*", default=[], help="words between python and the operator's module")
+    parser.add_argument("--profile", type=Path, help="write a cProfile of the quiet time into this file")
     arguments = parser.parse_args()
     rows = asyncio.run(run(arguments))
     arguments.output.parent.mkdir(parents=True, exist_ok=True)

@@ -210,7 +210,8 @@ class Sidecar:
     def lose(self) -> None:
         """Its host is dead: not a packet is answered any more, by no kernel either."""
         self.is_lost = True
-        for sock in (self.listener, *(transport.get_extra_info("socket") for transport in self.connections)):
+        open_ones = [transport for transport in self.connections if not transport.is_closing()]
+        for sock in (self.listener, *(transport.get_extra_info("socket") for transport in open_ones)):
             if sock is not None:
                 _drop_all(sock)
 

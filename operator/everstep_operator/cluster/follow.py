@@ -17,12 +17,13 @@ from everstep_protocol.plan import Plan
 
 from everstep_operator.cluster import tasks
 from everstep_operator.cluster.backoff import Backoff, Clock, Rate
+from everstep_operator.cluster.news import gets_on, news
+from everstep_operator.cluster.pace import Pace
 from everstep_operator.cluster.probes import Prober
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 
 _log = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 4.0
 _SUSPICIOUS_WAIT_SECONDS = 0.4
 _MARGIN_SECONDS = 6.0
 _OTHERS_SECONDS = 2.0
@@ -57,13 +58,24 @@ class Seen:
 
 
 class Follower:
-    """`follow` says whom, `seen` and `lost` what came of it, and `prober` who is silent; `wake` is called when that changed."""
+    """`follow` says whom, `seen` and `lost` what came of it, and `prober` who is silent.
 
-    def __init__(self, client: SidecarClient, prober: Prober, clock: Clock, wake: Callable[[], None]) -> None:
+    `wake` is called when something has happened, and with each answer while anybody is suspected or lost.
+    """
+
+    def __init__(
+        self,
+        client: SidecarClient,
+        prober: Prober,
+        clock: Clock,
+        wake: Callable[[], None],
+        pace: Pace | None = None,
+    ) -> None:
         self._client = client
         self._prober = prober
         self._clock = clock
         self._wake = wake
+        self._pace = pace or Pace()
         self._target: Target | None = None
         self._task: asyncio.Task[None] | None = None
         self._version: str | None = None  # of the coordinator's newest answer, whatever attempt it speaks of
@@ -119,7 +131,8 @@ class Follower:
 
     async def _poll(self, target: Target) -> None:
         suspicious = self._prober.is_any(_SUSPECTED)
-        wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else _WAIT_SECONDS * random.uniform(0.75, 1.25)
+        calm = self._pace.poll_seconds(is_quiet=self._is_quiet(target)) * random.uniform(0.75, 1.25)
+        wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else calm
         status = await self._ask(target, target.coordinator, self._version, wait)
         self._version = status.version
         self._prober.note(target.coordinator.uid, alive=True)
@@ -163,11 +176,19 @@ class Follower:
                 self._prober.start(peer, _SUSPECTED)
             elif not self._prober.failed(peer.uid):
                 self._prober.end(peer.uid, _SUSPECTED)
+        before = self.seen
         if status.attempt == target.plan.attempt:
             self.seen = Seen(status, time.monotonic())
             if status.gone and self.gone_at is None:
                 self.gone_at = time.monotonic()
-        self._wake()
+        if before is None or news(before.status) != news(status) or not self._is_quiet(target):
+            self._wake()
+
+    def _is_quiet(self, target: Target) -> bool:
+        """Whether the coordinator answers, its trainers get on, and nobody is suspected: then only what happens is worth a pass."""
+        if self.seen is None or self._prober.is_any(_SUSPECTED):
+            return False
+        return self.seen.status.pod_uid == target.coordinator.uid and gets_on(self.seen.status.training)
 
     def _suspect(self, peer: Peer) -> None:
         self._prober.note(peer.uid, alive=False)

@@ -346,6 +346,8 @@ class Observed:
     )  # newest word of each pod, by UID, about the current attempt's storage
     sight_ages: dict[str, float] = field(default_factory=dict)  # seconds since then
     refused_actions: tuple[RefusedAction, ...] = ()
+    look_pause: float = 0.0  # where there are many jobs a quiet one is looked at after so many seconds only,
+    step_pause: float = 0.0  # and its step written so long after the last one, where `Settings.step_write` is shorter
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside

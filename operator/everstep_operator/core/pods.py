@@ -109,14 +109,17 @@ def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
     lost = _lost_ids(seen)
     lost_here = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
+    trusted, fresh = _are_leases_trusted(seen), settings.node_ready
     return tuple(
         sorted(
             name
             for name, node in seen.nodes.items()
-            if name in lost_here
-            or is_kubelet_silent(seen, node)
+            if node.unreachable
+            or not node.ready
             or node.out_of_service
-            or node.ready_age_seconds < settings.node_ready
+            or node.ready_age_seconds < fresh
+            or name in lost_here
+            or (trusted and _is_lease_stale(node))
         )
     )
 

@@ -224,4 +224,4 @@ def _next_look(seen: Observed, settings: Settings) -> float:
     if not pods.has_started(seen):
         left = settings.hello_deadline - seen.attempt_age_seconds
         return max(SOON, left) if left > 0 else SLOWLY
-    return settings.step_write
+    return max(settings.step_write, seen.look_pause)

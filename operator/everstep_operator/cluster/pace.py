@@ -11,7 +11,8 @@ from collections.abc import Callable
 _POLL_SECONDS = 4.0
 _POLLS_PER_SECOND = 50.0  # of all quiet jobs together
 _LONGEST_POLL_SECONDS = 20.0  # a coordinator is told to be silent after a minute
-_LOOKS_PER_SECOND = 20.0  # of all quiet jobs together: passes, and writes of status.step
+_LOOKS_PER_SECOND = 20.0  # passes of all quiet jobs together
+_WRITES_PER_SECOND = 5.0  # of status.step, of all jobs together; with each new checkpoint it is written anyway
 _LONGEST_LOOK_SECONDS = 30.0
 
 
@@ -29,8 +30,8 @@ class Pace:
 
     def look_seconds(self) -> float:
         """How long a job may go without a pass while nothing happens; 0: as short as its timers say."""
-        return min(_LONGEST_LOOK_SECONDS, self.write_seconds())
+        return min(_LONGEST_LOOK_SECONDS, self._count_jobs() / _LOOKS_PER_SECOND)
 
     def write_seconds(self) -> float:
         """How long after a write of `status.step` the next may come; 0: as soon as the timer says."""
-        return self._count_jobs() / _LOOKS_PER_SECOND
+        return self._count_jobs() / _WRITES_PER_SECOND

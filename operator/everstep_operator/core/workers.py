@@ -90,7 +90,10 @@ def _is_stranded(seen: Observed, settings: Settings, pod: PodView) -> bool:
 def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
     """Pending, and one of the nodes that it must avoid is well again: affinity cannot be changed, so another id is made."""
     pending = pod.phase == "Pending" and not pod.node and bool(pod.avoid)
-    return pending and bool((set(pod.avoid) & set(seen.nodes)) - set(pods.suspect_nodes(seen, settings)))
+    if not pending:
+        return False
+    suspects = pods.suspects(seen, settings)
+    return any(node in seen.nodes and node not in suspects for node in pod.avoid)
 
 
 def _without_surplus(seen: Observed, rows: list[WorkerStatus], touch: Touch, most: int) -> list[WorkerStatus]:
@@ -115,6 +118,7 @@ def live_ids(status: JobStatus) -> tuple[int, ...]:
     return tuple(sorted(row.id for row in status.workers if row.state in LIVE))
 
 
+@pods.once_a_pass
 def usable(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """Pods that can be members now, by ascending id."""
     there = pods.by_worker(seen)
@@ -152,6 +156,7 @@ def _why_not_running(seen: Observed, pod: PodView) -> str:
     )
 
 
+@pods.once_a_pass
 def _held(seen: Observed) -> str:
     """Pods of workers that were given up, and that hold the room of others for as long as their nodes do not end them."""
     gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
@@ -165,10 +170,10 @@ def _is_restarting(pod: PodView) -> bool:
 
 
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
-    joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
+    joined = pods.states(seen).get(pod.worker_id) == "Joined"
     if pods.is_node_bad(seen, pod.node):
         return f"node {pod.node} does not answer; {REPAIR}"
-    if not joined and pod.node in pods.suspect_nodes(seen, settings):
+    if not joined and pod.node in pods.suspects(seen, settings):
         return f"node {pod.node} came back a moment ago"
     if pod.node not in seen.nodes:
         return f"node {pod.node} is not known to the operator yet; look whether it may list nodes"
@@ -198,10 +203,9 @@ def probes(seen: Observed) -> tuple[Probe, ...]:
 
     R26: their silence counts where others answer, so a few others are asked too.
     """
-    plan = seen.status.attempt.plan if seen.status.attempt else None
-    live = set(live_ids(seen.status))
+    members, live = pods.members_by_uid(seen), set(live_ids(seen.status))
     there = sorted((pod for pod in seen.pods if _may_answer(pod)), key=lambda pod: pod.worker_id)
-    idle = [pod for pod in there if pod.worker_id in live and not (plan and plan.member(pod.uid))]
+    idle = [pod for pod in there if pod.worker_id in live and pod.uid not in members]
     asked = [pod for pod in idle if pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)]
     witnesses = [pod for pod in there if not pods.is_node_bad(seen, pod.node)][:MOST_WITNESSES] if asked else []
     return tuple(Probe(pod.uid, pod.ip) for pod in (*asked, *witnesses))

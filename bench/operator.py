@@ -409,6 +409,10 @@ def only_logs(folder: str, names: list[str]) -> list[str]:
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGINT, signal.SIGTERM):  # whatever ends it, nothing is left of it
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     async with opened(arguments) as (rig, api):
         return await bench(rig, api)
 

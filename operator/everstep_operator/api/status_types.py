@@ -141,10 +141,11 @@ class HistoryEntry(Model):
     resumed_step: int | None = Field(None, description="The step that it began at; absent before there is a plan.")
     steps_lost: int | None = Field(None, description="Finished steps of the attempt before that had to be done again.")
     seconds: StageSeconds = Field(description="How long the recovery took.")
-    nodes: list[str] = Field([], description="Nodes of its workers.")
+    nodes: list[str] = Field([], description="Nodes of its workers, if they are not more than 16.")
     message: str | None = Field(None, description="What happened.")
     started_at: str | None = Field(None, description="When it was begun (RFC 3339).")
     ended_at: str | None = Field(None, description="When it ended (RFC 3339).")
+    num_workers: int | None = Field(None, description="Number of its workers; absent before there is a plan.")
 
 
 class TrainingJobStatus(Model):

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -79,6 +80,7 @@ class Follower:
         self._target: Target | None = None
         self._task: asyncio.Task[None] | None = None
         self._version: str | None = None  # of the coordinator's newest answer, whatever attempt it speaks of
+        self._nodes: dict[str, str] = {}  # of the members, by pod UID
         self._rate = Rate(clock)  # of this job's polls, whatever the plan
         self.seen: Seen | None = None
         self.gone_at: float | None = None
@@ -93,6 +95,7 @@ class Follower:
         if before is not None and target is not None and before.plan.plan_id == target.plan.plan_id:
             return
         self.stop()
+        self._nodes = {member.uid: member.node for member in target.plan.members} if target else {}
         if target is not None:
             self.coordinator_at = time.monotonic()
             self._task = tasks.keep_running(self._run, f"follow {target.job_uid}", self._clock)
@@ -147,10 +150,10 @@ class Follower:
         answers = [status for status in await asyncio.gather(*asked) if status is not None]
         if not answers:
             return
+        spoke = {status.pod_uid for status in answers}
+        lost_by = Counter(uid for status in answers for uid in status.lost_peers if uid != status.pod_uid)
         for member in target.plan.members:
-            witnesses = [status for status in answers if status.pod_uid != member.uid]
-            lost_by = sum(member.uid in status.lost_peers for status in witnesses)
-            self.lost[member.uid] = (lost_by, len(witnesses))
+            self.lost[member.uid] = (lost_by[member.uid], len(answers) - (member.uid in spoke))
         self._take(target, max(answers, key=lambda status: (status.attempt, status.training.step)))
 
     async def _ask_one(self, target: Target, peer: Peer) -> SidecarStatus | None:
@@ -166,8 +169,7 @@ class Follower:
         request = PollRequest(version, wait, target.plan.attempt, target.condemned)
         limit = wait + (_MARGIN_SECONDS if wait else _OTHERS_SECONDS)
         status = await self._client.call(target.job_uid, peer, "/v1/poll", request, SidecarStatus, limit)
-        member = target.plan.member(peer.uid)
-        self._client.heard(member.node if member else "")
+        self._client.heard(self._nodes.get(peer.uid, ""))
         return status
 
     def _take(self, target: Target, status: SidecarStatus) -> None:

@@ -177,6 +177,7 @@ class HistoryEntry:
     message: str = ""
     started_at: str = ""
     ended_at: str = ""
+    num_workers: int = 0  # members of its plan; `nodes` has their nodes only where they are few
 
 
 Restarts = dict[str, int]  # cause -> number, with `total`

@@ -128,7 +128,7 @@ def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
     lost = _lost_ids(seen)
     lost_here = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
-    trusted, fresh = _are_leases_trusted(seen), settings.node_ready
+    trusted = _are_leases_trusted(seen)
     return tuple(
         sorted(
             name
@@ -136,7 +136,7 @@ def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
             if node.unreachable
             or not node.ready
             or node.out_of_service
-            or node.ready_age_seconds < fresh
+            or node.ready_age_seconds < settings.node_ready
             or name in lost_here
             or (trusted and _is_lease_stale(node))
         )

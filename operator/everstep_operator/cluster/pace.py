@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 _POLL_SECONDS = 4.0
-_POLLS_PER_SECOND = 50.0  # of all quiet jobs together
-_LONGEST_POLL_SECONDS = 20.0  # a coordinator is told to be silent after a minute
+_POLLS_PER_SECOND = 40.0  # of all quiet jobs together
+_LONGEST_POLL_SECONDS = 25.0  # a coordinator is told to be silent after a minute
 _LOOKS_PER_SECOND = 20.0  # passes of all quiet jobs together
 _WRITES_PER_SECOND = 5.0  # of status.step, of all jobs together; with each new checkpoint it is written anyway
 _LONGEST_LOOK_SECONDS = 30.0

@@ -124,8 +124,8 @@ def test_trainers_get_on_until_a_step_takes_much_longer_than_usual() -> None:
 
 def test_few_jobs_are_looked_after_often_and_many_seldom() -> None:
     few, many, most = (Pace(lambda n=n: n) for n in (1, 400, 100_000))
-    assert (few.poll_seconds(is_quiet=True), many.poll_seconds(is_quiet=True)) == (4.0, 8.0)
+    assert (few.poll_seconds(is_quiet=True), many.poll_seconds(is_quiet=True)) == (4.0, 10.0)
     assert (few.look_seconds(), many.look_seconds()) == (0.05, 20.0)
     assert (few.write_seconds(), many.write_seconds()) == (0.2, 80.0)
-    assert (most.poll_seconds(is_quiet=True), most.look_seconds()) == (20.0, 30.0)
+    assert (most.poll_seconds(is_quiet=True), most.look_seconds()) == (25.0, 30.0)
     assert most.poll_seconds(is_quiet=False) == 4.0, "whoever is not quiet is asked as if it were alone"

@@ -9,11 +9,12 @@ import asyncio
 import base64
 import logging
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from everstep_protocol import codec, names
 from everstep_protocol.messages import Peer
+from everstep_protocol.plan import Plan
 
 from everstep_operator.api.status import cut
 from everstep_operator.cluster.check import is_quota, sizing_hint
@@ -202,6 +203,12 @@ async def delete_pod(cluster: Cluster, room: JobRoom, action: DeletePod) -> None
         raise Stale(f"pod {action.name} changed: {error.message}") from error
 
 
+@lru_cache(maxsize=8)
+def _text_of(plan: Plan) -> str:
+    """The annotation's text: the same for a thousand pods."""
+    return codec.dumps(plan)
+
+
 async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> None:
     """R2: a JSON patch that tests the UID and the attempt that was seen; only upwards."""
     if action.plan.attempt <= action.seen_attempt:
@@ -211,7 +218,7 @@ async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> 
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": action.uid},
         {"op": "test", "path": attempt, "value": str(action.seen_attempt)},
-        {"op": "add", "path": plan, "value": codec.dumps(action.plan)},
+        {"op": "add", "path": plan, "value": _text_of(action.plan)},
         {"op": "replace", "path": attempt, "value": str(action.plan.attempt)},
     ]
     try:

@@ -92,7 +92,7 @@ def _real_cause(seen: Observed, over: Over, lost: tuple[Loss, ...]) -> Ending | 
 
 
 def _is_at(seen: Observed, uid: str, worker: int) -> bool:
-    member = pods.current_plan(seen).member(uid)
+    member = pods.members_by_uid(seen).get(uid)
     return member is not None and member.id == worker
 
 

@@ -182,6 +182,7 @@ class HistoryEntry:
     message: str = ""
     started_at: str = ""
     ended_at: str = ""
+    num_workers: int = 0  # members of its plan; `nodes` has their nodes only where they are few
 
 
 Restarts = dict[str, int]  # cause -> number, with `total`
@@ -371,6 +372,8 @@ class Observed:
     refused_actions: tuple[RefusedAction, ...] = ()
     accepted_generation: int = 0  # where `problems` are of a newer one: the generation that `spec` is of
     has_template: bool = True  # whether pods can be made: an operator that never saw a valid spec has none
+    look_pause: float = 0.0  # where there are many jobs a quiet one is looked at after so many seconds only,
+    step_pause: float = 0.0  # and its step written so long after the last one, where `Settings.step_write` is shorter
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside

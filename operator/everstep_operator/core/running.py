@@ -186,6 +186,7 @@ def _hint(seen: Observed, settings: Settings) -> str:
 def _tell(seen: Observed) -> tuple[Action, ...]:
     """R2, R23: the plan to every live pod, members and non-members; over HTTP to those whose kubelet does not, or not yet, bring it."""
     plan = pods.current_plan(seen)
+    acknowledged = frozenset(seen.announced)
     live = [pod for pod in sorted(seen.pods, key=lambda pod: pod.worker_id) if not pods.is_over(pod)]
     published = tuple(
         PublishPlan(pod.name, pod.uid, pod.plan_attempt, plan)
@@ -195,7 +196,7 @@ def _tell(seen: Observed) -> tuple[Action, ...]:
     announced = tuple(
         Announce(pod.uid, pod.ip, plan.attempt, plan)
         for pod in live
-        if pod.ip and pod.sidecar_running and pod.uid not in seen.announced and _is_hard_to_reach(pod, plan.attempt)
+        if pod.ip and pod.sidecar_running and pod.uid not in acknowledged and _is_hard_to_reach(pod, plan.attempt)
     )
     return published + announced
 
@@ -224,4 +225,4 @@ def _next_look(seen: Observed, settings: Settings) -> float:
     if not pods.has_started(seen):
         left = settings.hello_deadline - seen.attempt_age_seconds
         return max(SOON, left) if left > 0 else SLOWLY
-    return settings.step_write
+    return max(settings.step_write, seen.look_pause)

@@ -31,7 +31,7 @@ def to_patch(status: JobStatus) -> Raw:
     for key in ("startedAt", "completedAt", "result", "resultReason", "resultMessage", "honouredResumeFrom"):
         document[key] = document[key] or None
     if document["attempt"]:
-        for key in ("ended", "failureAt", "message", "fencedBy", "askLast"):
+        for key in ("ended", "failureAt", "message", "fencedBy", "askLast", "goAt", "trainingAt"):
             document["attempt"][key] = document["attempt"][key] or None
     newest = document["checkpoints"]["newest"]
     if newest:

@@ -75,6 +75,11 @@ class Attempt(Model):
         None,
         description="UID of the pod whose storage failed the attempt before; another one coordinates, if there is one.",
     )
+    go_at: str | None = Field(None, description="When the trainers were told to start (RFC 3339).")
+    training_at: str | None = Field(
+        None,
+        description="When the first step was heard of, or a sign of life of a script that reports none (RFC 3339).",
+    )
 
 
 class Worker(Model):

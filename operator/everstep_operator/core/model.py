@@ -88,6 +88,7 @@ class Settings:
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    plain_start: float = 20.0  # a script without the library trains when it shows a sign of life so long after go
     api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
 
 
@@ -109,6 +110,8 @@ class AttemptStatus:
     message: str = ""  # what happened, for people
     fenced_by: str = ""  # UID of the pod that raised its fence, from `Planned` on: who sees another's fence sees another storage (R11)
     ask_last: str = ""  # UID of the pod whose storage failed the attempt before: another one prepares and coordinates, if there is one
+    go_at: str = ""  # RFC 3339, for people: when we heard of go
+    training_at: str = ""  # RFC 3339: when we heard that something trains: empty: not yet
 
 
 @dataclass(frozen=True)

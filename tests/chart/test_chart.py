@@ -242,6 +242,7 @@ def test_a_root_key_of_the_users_own(render: Render) -> None:
         ({"image": {"repository": ""}}, "repository"),
         ({"metrics": {"port": 80}}, "port"),
         ({"sidecar": {"resources": {"cpu": "a lot"}}}, "cpu"),
+        ({"sidecar": {"limits": {"cpu": "a lot"}}}, "cpu"),
         ({"sidecar": {"apiPort": "7471"}}, "apiPort"),
         ({"sidecar": {"silenceSeconds": 5}}, "silenceSeconds"),
         ({"timers": {"hangDeadline": 0}}, "hangDeadline"),

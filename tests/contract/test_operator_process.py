@@ -200,6 +200,69 @@ def test_an_invalid_job_is_told_everything_and_nothing_is_created(space: Space, 
     asyncio.run(test())
 
 
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((c for c in status.get("conditions") or [] if c["type"] == kind), {})
+
+
+def test_a_wrong_type_is_told_on_the_job_and_no_pass_fails(space: Space, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            container = {"name": "trainer", "image": "i", "command": "torchrun train.py"}
+            space.made_job(manifest(template={"spec": {"containers": [container], "securityContext": "x"}}))
+            await job.until(lambda status: condition(status, "Valid").get("status") == "False")
+            message = condition(job.status, "Valid")["message"]
+            assert (
+                "containers[0].command: must be a list, not 'torchrun train.py': write [torchrun, train.py]" in message
+            )
+            assert "spec.template.spec.securityContext: must be an object" in message
+            assert nodes.most_pods == 0
+            assert "Traceback" not in (tmp_path / "operator.log").read_text()
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_a_mistake_in_the_spec_does_not_leave_a_job_that_runs_alone(space: Space, tmp_path: Path) -> None:
+    """CL10: it goes on with what was accepted, whether the operator was started since or not; suspending works all the same."""
+
+    def patch(**spec: Any) -> None:
+        code, answer = space.server.call("PATCH", f"{space.jobs}/gpt", {"spec": spec}, MERGE_PATCH)
+        assert code == 200, answer
+
+    async def crash(nodes: ToyNodes) -> None:
+        head = next(s for s in nodes.sidecars.values() if s.plan and s.plan.coordinator.uid == s.uid)
+        head.over = Over("crash", "rank 1 died: boom", uid=head.uid, rank=1)
+        head.touch()
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(is_running)
+            patch(resumeFrom="../elsewhere", workers={"max": 9})
+            await job.until(lambda status: condition(status, "Valid").get("status") == "False")
+            valid = condition(job.status, "Valid")
+            assert "spec.resumeFrom: '../elsewhere' must not contain" in valid["message"]
+            assert valid["message"].endswith("the job goes on with the spec of generation 1")
+            await crash(nodes)
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 2)
+            runs.stop()
+            runs.start()
+            await crash(nodes)
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 3)
+            valid = condition(job.status, "Valid")
+            assert valid["message"].endswith("but the operator was started since, so it can make no new pods")
+            assert len(nodes.sidecars) == 2
+            patch(suspend=True)
+            await job.until(lambda status: status.get("phase") == "Suspended")
+            patch(suspend=False, resumeFrom=None)
+            await job.until(lambda status: is_running(status) and condition(status, "Valid")["status"] == "True")
+            runs.stop()
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("how", ["deleted", "deleted while nobody looked"])
 def test_a_deleted_job_has_no_actor_any_more(space: Space, tmp_path: Path, how: str) -> None:
     async def test() -> None:

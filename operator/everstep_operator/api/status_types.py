@@ -152,6 +152,16 @@ class HistoryEntry(Model):
     ended_at: str | None = Field(None, description="When it ended (RFC 3339).")
 
 
+class Accepted(Model):
+    """The last spec that was valid."""
+
+    generation: int = Field(description="The job's generation that had it first.")
+    spec: dict[str, Any] = Field(
+        description="What the operator understood of it. A job whose newest spec is invalid goes on with this.",
+        json_schema_extra=_KEEP_UNKNOWN,
+    )
+
+
 class TrainingJobStatus(Model):
     """What is so. `phase` is a summary for people, conditions are the truth for machines."""
 
@@ -169,6 +179,7 @@ class TrainingJobStatus(Model):
     )
     ready_workers: int | None = Field(None, description="The first number of `ready`.")
     wanted_workers: int | None = Field(None, description="The second number of `ready`.")
+    accepted: Accepted | None = Field(None, description="The last spec that was valid.")
     attempt: Attempt | None = Field(None, description="The current attempt.")
     next_worker_id: int | None = Field(None, alias="nextWorkerID", description="The next worker id that will be given.")
     workers: list[Worker] = Field([], description="Worker ids in use.")

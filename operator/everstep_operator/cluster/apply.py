@@ -15,7 +15,7 @@ from everstep_protocol import codec, names
 from everstep_protocol.messages import Peer
 
 from everstep_operator.api.status import cut
-from everstep_operator.cluster.check import is_quota
+from everstep_operator.cluster.check import is_quota, sizing_hint
 from everstep_operator.cluster.client import (
     JSON_PATCH,
     AlreadyExists,
@@ -141,7 +141,9 @@ async def _try(cluster: Cluster, room: JobRoom, action: ApiAction) -> None:
 
 async def _refused(cluster: Cluster, room: JobRoom, action: ApiAction, error: ApiError) -> None:
     what = "the quota is full" if is_quota(error) else "the API server refuses it"
-    why = room.refused.note(_key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}")
+    why = room.refused.note(
+        _key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}{sizing_hint(error.message)}"
+    )
     if isinstance(action, CreatePod):
         name = pod_name(room.name, action.worker_id)
         notice = Notice("Warning", "PodNotCreated", f"pod {name} is not made, {why}")
@@ -167,9 +169,9 @@ async def apply_action(cluster: Cluster, room: JobRoom, action: ApiAction) -> No
 
 async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None:
     """R20: the name is made of the id. A pod of that name that is ours is the one that was wanted; another's burns the id."""
-    template = room.parsed().pod
+    template = room.template()
     if template is None:
-        raise Stale(f"the spec of {room.name} is not valid any more")
+        raise Stale(f"no template of {room.name} is known")
     await _create_token(cluster, room)
     manifest = render_pod(
         room.owner, template, cluster.settings.pods, action.worker_id, cluster.nodes.hostnames(action.avoid)

@@ -223,9 +223,14 @@ class _Injected:
         }
 
     def _resources(self) -> Raw:
-        """A real CPU request: a starved sidecar fakes losses. Limits only where the pod is Guaranteed and would no longer be."""
+        """A real CPU request: a starved sidecar fakes losses. Limits where they are asked for, and where the pod is Guaranteed
+        and would no longer be."""
         requests = {"cpu": self.settings.sidecar_cpu, "memory": self.settings.sidecar_memory}
-        return {"requests": requests, "limits": dict(requests)} if is_guaranteed(self.spec) else {"requests": requests}
+        if is_guaranteed(self.spec):
+            return {"requests": requests, "limits": dict(requests)}
+        given = {"cpu": self.settings.sidecar_cpu_limit, "memory": self.settings.sidecar_memory_limit}
+        limits = {name: value for name, value in given.items() if value}
+        return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
     def _sidecar_environment(self) -> list[Raw]:
         values = {

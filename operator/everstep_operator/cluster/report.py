@@ -10,6 +10,7 @@ from typing import Any
 
 from everstep_protocol import names
 
+from everstep_operator.api import accepted as accepted_json
 from everstep_operator.api import status as status_json
 from everstep_operator.api.status import MESSAGE_LIMIT, cut
 from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Leaving, Unavailable
@@ -184,7 +185,14 @@ def _summary(old: Raw, seen: Observed, decision: Decision, status: JobStatus) ->
     wanted = seen.spec.max_workers if seen.spec else old.get("wantedWorkers") or 0
     ready = count_ready(seen, decision, status)
     conditions = merge_conditions(old.get("conditions") or [], decision.conditions, generation=seen.generation, now=now)
+    valid = seen.spec is not None and not seen.problems
+    accepted = (
+        {"accepted": accepted_json.to_json(seen.spec, seen.generation, old.get("accepted"))}
+        if seen.spec and valid
+        else {}
+    )
     return {
+        **accepted,
         "observedGeneration": seen.generation,
         "phase": decision.phase,
         "conditions": conditions,

@@ -11,6 +11,7 @@ from typing import Any
 from everstep_protocol import names
 
 from everstep_operator.api.parse import Parsed, parse_job
+from everstep_operator.api.template import PodTemplate
 from everstep_operator.cluster.absences import Absences
 from everstep_operator.cluster.backoff import Backoff, Clock, Rate
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
@@ -93,6 +94,7 @@ class JobRoom:
         self.step_written_at = time.monotonic()
         self._cluster = cluster
         self._parsed: tuple[int, Parsed] | None = None
+        self._template: PodTemplate | None = None
         self._told: tuple[tuple[int, int], set[str]] = ((0, 0), set())  # (generation, attempt), reasons of Events
         self._attempt: tuple[int, str] = (0, "")
         self._attempt_at = time.monotonic()
@@ -132,6 +134,15 @@ class JobRoom:
         if self._parsed is None or self._parsed[0] != self.generation:
             self._parsed = (self.generation, parse_job(self.body))
         return self._parsed[1]
+
+    def note_checked(self, parsed: Parsed, problems: tuple[str, ...]) -> None:
+        """Keep the template of a spec against which nothing is known: pods are made from it when a later one is wrong."""
+        if parsed.pod is not None and not problems:
+            self._template = parsed.pod
+
+    def template(self) -> PodTemplate | None:
+        """Of the newest spec that this process has seen to be valid; before it has seen any, of the newest."""
+        return self._template or self.parsed().pod
 
     def attempt_age_seconds(self, attempt: AttemptStatus | None) -> float:
         """Since we saw the attempt enter its present state."""

@@ -32,11 +32,21 @@ def _cut(message: str) -> str:
 
 
 def _valid(seen: Observed, outcome: Outcome) -> Condition:
-    if seen.spec is None:
-        return Condition("Valid", "False", "InvalidSpec", "; ".join(seen.problems) or "the spec cannot be read")
+    if seen.spec is None or seen.problems:
+        problems = "; ".join(seen.problems) or "the spec cannot be read"
+        return Condition("Valid", "False", "InvalidSpec", problems + _obeyed(seen))
     if outcome.trouble.is_users_fault:
         return Condition("Valid", "False", outcome.trouble.reason, outcome.trouble.message)
     return Condition("Valid", "True", "Accepted", "the spec is valid")
+
+
+def _obeyed(seen: Observed) -> str:
+    if seen.spec is None:
+        return ""
+    pods_too = "" if seen.has_template else ", but the operator was started since, so it can make no new pods"
+    return (
+        f"; until this is put right, the job goes on with the spec of generation {seen.accepted_generation}{pods_too}"
+    )
 
 
 def _ready(outcome: Outcome) -> Condition:

@@ -43,7 +43,7 @@ def _outcome(seen: Observed, settings: Settings) -> Outcome:
 
 
 def _invalid(seen: Observed) -> Outcome:
-    """What runs is not touched: how many workers, and from where, nobody can tell."""
+    """Nothing is under way, or nothing that was accepted is known: what runs is not touched."""
     attempt = seen.status.attempt
     hint = "; until this is put right, what runs is not looked after" if attempt and attempt.state != "Ended" else ""
     return Outcome(phases.of_status(seen.status), "InvalidSpec", "; ".join(seen.problems) + hint)

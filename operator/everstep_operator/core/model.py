@@ -325,8 +325,8 @@ class Observed:
     namespace: str
     generation: int
     deleting: bool
-    spec: JobSpec | None  # None: invalid
-    problems: tuple[str, ...]  # why it is invalid: one line a field
+    spec: JobSpec | None  # None: invalid, and nothing is under way; else the newest that was accepted
+    problems: tuple[str, ...]  # why the newest one is invalid: one line a field
     status: JobStatus
     pods: tuple[PodView, ...]
     nodes: dict[str, NodeView]
@@ -371,6 +371,8 @@ class Observed:
     )  # newest word of each pod, by UID, about the current attempt's storage
     sight_ages: dict[str, float] = field(default_factory=dict)  # seconds since then
     refused_actions: tuple[RefusedAction, ...] = ()
+    accepted_generation: int = 0  # where `problems` are of a newer one: the generation that `spec` is of
+    has_template: bool = True  # whether pods can be made: an operator that never saw a valid spec has none
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside

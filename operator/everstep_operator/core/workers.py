@@ -133,6 +133,8 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
     pod = pods.by_worker(seen).get(worker)
     if pod is None:
         refusal = seen.pods_refused.get(worker)
+        if not seen.has_template:
+            return "its pod is not made: the spec is not valid; correct it"
         return f"its pod is not made: {refusal}" if refusal else "its pod is being created"
     if pods.is_leaving(pod):
         return "its pod is being deleted"
@@ -191,6 +193,8 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     """R20: a pod for each wanted id that has none, never where this job lost a worker."""
     there = pods.by_worker(seen)
+    if not seen.has_template:
+        return ()
     avoid = pods.avoided_nodes(seen)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)

@@ -23,6 +23,8 @@ VALUES = {
     "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
     # A hung coordinator is told of after a minute, and must not be back before (`test_silent_parts`).
     "sidecar": {"silenceSeconds": 70},
+    # The kubelet's own pauses between tries would fill minutes.
+    "timers": {"startTries": 1},
 }
 
 

@@ -241,6 +241,20 @@ def test_the_pod_s_quality_of_service_stays(resources: Raw, limited: bool) -> No
     assert is_guaranteed(render(given)["spec"]) is limited
 
 
+@pytest.mark.parametrize("resources", [{}, GUARANTEED])
+@pytest.mark.parametrize("limits", [{}, {"cpu": "1"}, {"memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}])
+def test_limits_that_are_asked_for_are_set_where_they_do_not_change_the_quality_of_service(
+    resources: Raw, limits: Raw
+) -> None:
+    settings = dataclasses.replace(SETTINGS, **{f"sidecar_{name}_limit": value for name, value in limits.items()})
+    given = template({"resources": resources})
+    pod = render_pod(OWNER, given, settings, 7)
+    for name in ("everstep-sidecar", "everstep-injector"):
+        found = container(pod, name)["resources"]
+        assert found.get("limits", {}) == (found["requests"] if resources else limits)
+    assert is_guaranteed(pod["spec"]) is bool(resources)
+
+
 OURS = [
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},

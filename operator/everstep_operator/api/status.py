@@ -33,6 +33,9 @@ def to_patch(status: JobStatus) -> Raw:
     if document["attempt"]:
         for key in ("ended", "failureAt", "message", "fencedBy", "askLast", "goAt", "trainingAt"):
             document["attempt"][key] = document["attempt"][key] or None
+    document["growth"] = {key: value or None for key, value in document["growth"].items()}
+    if not any(document["growth"].values()):
+        document["growth"] = None
     newest = document["checkpoints"]["newest"]
     if newest:
         newest["committedAt"] = newest["committedAt"] or None

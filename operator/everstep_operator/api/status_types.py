@@ -129,6 +129,16 @@ class Budget(Model):
     attempts_without_commit: int = Field(0, description="Attempts of any cause without a new complete checkpoint.")
 
 
+class Growth(Model):
+    """What taking in more workers costs."""
+
+    restart_seconds: float | None = Field(
+        None,
+        description="How long the job stood still for the last restart that it chose itself, to grow or to shrink.",
+    )
+    grown_at: str | None = Field(None, description="When it was last stopped to take in more workers (RFC 3339).")
+
+
 class StageSeconds(Model):
     """Seconds since the failure."""
 
@@ -201,3 +211,4 @@ class TrainingJobStatus(Model):
     )
     result_reason: str | None = Field(None, description="One word for machines.")
     result_message: str | None = Field(None, description="A sentence for people.")
+    growth: Growth | None = Field(None, description="What taking in more workers costs.")

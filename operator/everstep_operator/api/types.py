@@ -50,6 +50,11 @@ class Workers(Model):
     max: Annotated[int, Field(ge=1, le=10000)] = Field(
         description="Wanted number of workers. After a loss the job goes on with fewer and grows back to this."
     )
+    grow_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] | None = Field(
+        None,
+        description="Least time between two restarts that only take in more workers, as 90s or 10m; `0s`: none."
+        " Default: 20 times what such a restart cost last, 30s at least and 1h at most.",
+    )
 
 
 class PersistentVolumeClaim(Model):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep_protocol.messages import CheckpointInfo, SidecarStatus
 from everstep_protocol.plan import Plan
 
-from everstep_operator.core import attempts, budget, clock, history, phases, pods, retention, workers
+from everstep_operator.core import attempts, budget, clock, growth, history, phases, pods, retention, workers
 from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
 
 MOST_CONDEMNED = 100
@@ -132,4 +132,7 @@ def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: S
         return status
     marked = history.first_step(status, now=seen.now)
     due = marked != status or seen.step_age_seconds >= settings.step_write
-    return replace(marked, step=max(marked.step, answer.training.step)) if due else status
+    if not due:
+        return status
+    costed = growth.measured(marked) if marked != status else marked
+    return replace(costed, step=max(marked.step, answer.training.step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles, workers
+from everstep_operator.core import attempts, growth, leaving, pods, preparing, sights, troubles, workers
 from everstep_operator.core.model import Condition, JobStatus, Observed, PodView, Settings
 from everstep_operator.core.outcome import Outcome
 
@@ -87,6 +87,9 @@ def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
+    held = growth.why_not_yet(seen, settings, leaving.joiners(seen, settings))
+    if held and leaving.asked_age(seen, "change") is None:
+        return held
     return "more are about to join" + _why_not_stopped(seen)
 
 

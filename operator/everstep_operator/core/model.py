@@ -46,6 +46,7 @@ class JobSpec:
     active_deadline_seconds: float | None = None
     ttl_seconds_after_finished: float | None = None
     grace_seconds: float = 30.0
+    grow_interval_seconds: float | None = None  # least time between two restarts for growth; None: by what one costs
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,9 @@ class Settings:
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    grow_wait: float = 120.0  # so long a worker that could join waits for those that are on their way to a node
+    grow_least: float = 30.0  # the shortest interval between two restarts for growth, where the user says none
+    grow_most: float = 3600.0  # and the longest, whatever a restart costs
     plain_start: float = 20.0  # a script without the library trains when it shows a sign of life so long after go
     api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
 
@@ -187,6 +191,14 @@ class HistoryEntry:
     ended_at: str = ""
 
 
+@dataclass(frozen=True)
+class Growth:
+    """`status.growth`: what joining costs, and when it was done last."""
+
+    restart_seconds: float | None = None  # how long the job stood still for the last restart that it chose itself
+    grown_at: str = ""  # RFC 3339: when it was last stopped to take in more workers
+
+
 Restarts = dict[str, int]  # cause -> number, with `total`
 
 
@@ -213,6 +225,7 @@ class JobStatus:
     result: Literal["", "Complete", "Failed"] = ""
     result_reason: str = ""
     result_message: str = ""
+    growth: Growth = Growth()
 
 
 # ---------------------------------------------------------------- what is there

@@ -9,6 +9,7 @@ from everstep_operator.core import (
     bookkeeping,
     budget,
     endings,
+    growth,
     leaving,
     phases,
     pods,
@@ -240,4 +241,4 @@ def _next_look(seen: Observed, settings: Settings) -> float:
         return max(SOON, left) if left > 0 else SLOWLY
     if not phases.is_training(seen.status):
         return SLOWLY
-    return settings.step_write
+    return max(SOON, min(settings.step_write, growth.seconds_to_look(seen, settings)))

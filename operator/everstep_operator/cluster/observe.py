@@ -87,6 +87,7 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         sights={uid: sight for uid, (sight, _) in sights.items()},
         sight_ages={uid: now - at for uid, (_, at) in sights.items()},
         refused_actions=room.refused.told(),
+        half_placed=cluster.rivals.others(room.uid),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import attempts, growth, leaving, pods, preparing, sights, troubles, workers
+from everstep_operator.core import attempts, growth, half_placed, leaving, pods, preparing, sights, troubles, workers
 from everstep_operator.core.model import Condition, JobStatus, Observed, PodView, Settings
 from everstep_operator.core.outcome import Outcome
 
@@ -57,7 +57,7 @@ def _ready(outcome: Outcome) -> Condition:
 
 def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobStatus) -> Condition:
     attempt, refused = status.attempt, troubles.refused(seen)
-    if outcome.reason == "NotEnoughWorkers":
+    if outcome.reason in ("NotEnoughWorkers", half_placed.REASON):
         return Condition("Degraded", "True", outcome.reason, "; ".join(filter(None, (outcome.message, refused))))
     if refused:
         return Condition("Degraded", "True", "ApiRefuses", refused)

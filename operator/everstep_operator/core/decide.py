@@ -1,6 +1,6 @@
 """What to do about one job: `decide(seen, settings) -> Decision`. Pure; the most final case first.
 
-Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`), `running` (with
+Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`, `half_placed`), `running` (with
 `endings`, `timers`, `leaving`, `growth`, `bookkeeping`), `budget`, `retention`, `results`, `phases`, `conditions` (with `troubles`).
 """
 

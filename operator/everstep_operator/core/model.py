@@ -89,6 +89,7 @@ class Settings:
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    half_placed: float = 60.0  # a job below min that holds room and finds no more says so after this
     grow_wait: float = 120.0  # so long a worker that could join waits for those that are on their way to a node
     grow_least: float = 30.0  # the shortest interval between two restarts for growth, where the user says none
     grow_most: float = 3600.0  # and the longest, whatever a restart costs
@@ -386,6 +387,7 @@ class Observed:
     refused_actions: tuple[RefusedAction, ...] = ()
     accepted_generation: int = 0  # where `problems` are of a newer one: the generation that `spec` is of
     has_template: bool = True  # whether pods can be made: an operator that never saw a valid spec has none
+    half_placed: tuple[str, ...] = ()  # namespace/name of other jobs that hold room while they find no more
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside

@@ -35,6 +35,7 @@ class Runs:
     folder: Path
     port: int = field(default_factory=free_port)
     health_port: int = field(default_factory=free_port)
+    namespaces: str = ""  # the space's own
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, dies_after: int = 0) -> None:
@@ -54,7 +55,7 @@ class Runs:
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("operator", "trainer_lib")),
             "KUBECONFIG": str(self.folder / "kubeconfig"),
             "EVERSTEP_ROOT_KEY_FILE": str(self.folder / "key"),
-            "EVERSTEP_WATCH_NAMESPACES": self.space.name,
+            "EVERSTEP_WATCH_NAMESPACES": self.namespaces or self.space.name,
             "EVERSTEP_NAMESPACE": self.space.name,
             "EVERSTEP_LEASE_SECONDS": "1",
             "EVERSTEP_API_PORT": str(self.port),
@@ -73,6 +74,9 @@ class Runs:
         self.process.send_signal(how)
         return self.process.wait(30)
 
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
     @property
     def is_dead(self) -> bool:
         return self.process is not None and self.process.poll() is not None
@@ -84,10 +88,11 @@ class Job:
 
     space: Space
     body: dict[str, Any] = field(default_factory=dict)
+    name: str = "gpt"
     numbers: list[int] = field(default_factory=list)
 
     async def look(self) -> dict[str, Any]:
-        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/gpt")
+        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/{self.name}")
         self.body = body if code == 200 else {}
         number = (self.status.get("attempt") or {}).get("number", 0)
         if not self.numbers or self.numbers[-1] != number:
@@ -218,6 +223,31 @@ def test_a_wrong_type_is_told_on_the_job_and_no_pass_fails(space: Space, tmp_pat
             assert "spec.template.spec.securityContext: must be an object" in message
             assert nodes.most_pods == 0
             assert "Traceback" not in (tmp_path / "operator.log").read_text()
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_a_quota_on_secrets_is_told_on_the_job_and_waited_for(space: Space, tmp_path: Path) -> None:
+    """CL9: each pod needs the job's token, and the API server does not admit it."""
+    quotas, merge = f"/api/v1/namespaces/{space.name}/resourcequotas", MERGE_PATCH
+    hard = {"hard": {"secrets": "0"}}
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            call = space.server.call
+            assert call("POST", quotas, {"metadata": {"name": "q"}, "spec": hard})[0] == 201
+            counted = {"status": {**hard, "used": {"secrets": "0"}}}  # what a controller of Kubernetes does
+            assert call("PATCH", f"{quotas}/q/status", counted, merge)[0] == 200
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(lambda status: "exceeded quota: q" in condition(status, "Ready").get("message", ""))
+            assert "its pod is not made: the quota is full" in condition(job.status, "Ready")["message"]
+            _, events = call("GET", f"/api/v1/namespaces/{space.name}/events")
+            assert any(e["reason"] == "PodNotCreated" and "exceeded quota: q" in e["message"] for e in events["items"])
+            assert nodes.most_pods == 0
+            assert call("DELETE", f"{quotas}/q")[0] == 200
+            await job.until(is_running)
             runs.stop()
 
     asyncio.run(test())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -173,9 +174,10 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
     if template is None:
         raise Stale(f"no template of {room.name} is known")
     await _create_token(cluster, room)
-    manifest = render_pod(
-        room.owner, template, cluster.settings.pods, action.worker_id, cluster.nodes.hostnames(action.avoid)
-    )
+    settings = cluster.settings.pods
+    if action.image:
+        settings = replace(settings, image=action.image)
+    manifest = render_pod(room.owner, template, settings, action.worker_id, cluster.nodes.hostnames(action.avoid))
     try:
         await cluster.client.request("POST", _pods_path(room), body=manifest)
     except AlreadyExists:

@@ -10,6 +10,7 @@ from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
 STOPPING_SECONDS = 30.0
+SAVES_FAIL = ", but saves fail at present, and stopping must not lose steps"
 
 
 def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
@@ -66,6 +67,11 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
         if remain:
             return Condition("Degraded", "True", "PodsRemain", remain)
         return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
+    if _runs_another_template(seen, attempt.number):
+        why = SAVES_FAIL if leaving.is_save_failing(seen) else _why_not_stopped(seen)
+        return Condition(
+            "Degraded", "True", "OldTemplate", f"the template was changed, and the job restarts with the new one{why}"
+        )
     have, wanted = len(attempt.plan.members), seen.spec.max_workers
     if have > wanted and _why_not_stopped(seen):
         return Condition(
@@ -75,6 +81,12 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
     why = _why_fewer(seen, settings, attempt.number) + attempts.why_again(seen)
     return Condition("Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {why}")
+
+
+def _runs_another_template(seen: Observed, number: int) -> bool:
+    current = seen.status.attempt
+    is_current = current is not None and current.plan is not None and current.number == number
+    return is_current and leaving.is_of_another_template(seen)
 
 
 def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:

@@ -67,7 +67,19 @@ def planned_change(seen: Observed, settings: Settings) -> Ending | None:
     """What else the attempt should be stopped for at a step of its own choice; None: nothing. R16: never while saves fail."""
     if is_save_failing(seen):
         return None
-    return _shrink(seen) or _grow(seen, settings)
+    return _renew(seen) or _shrink(seen) or _grow(seen, settings)
+
+
+def is_of_another_template(seen: Observed) -> bool:
+    """R29: whether the attempt runs with a template that was edited since: suspended, edited and resumed before anybody looked."""
+    assert seen.spec is not None
+    return pods.current_plan(seen).template_hash != seen.spec.template_hash
+
+
+def _renew(seen: Observed) -> Ending | None:
+    if not is_of_another_template(seen):
+        return None
+    return Ending("template", "the template was changed: all workers are made anew", _asked_age(seen))
 
 
 def change_after_stop(seen: Observed, settings: Settings) -> Ending | None:

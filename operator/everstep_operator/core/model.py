@@ -275,6 +275,7 @@ class PodView:
         0.0  # since it was bound to its node without having come up, or since it stays up no more
     )
     ended_as: str = ""  # `reason: message` of a pod that ended: Evicted, UnexpectedAdmissionError, OutOfcpu ...
+    image: str = ""  # of Everstep's own containers
     trainer: str = ""  # name of the trainer container
     trainer_end: str = ""  # reason of the trainer container's last end: OOMKilled, Error, StartError ...
     trainer_end_age_seconds: float = math.inf  # since we saw that
@@ -411,6 +412,7 @@ class CreatePod:
 
     worker_id: int
     avoid: tuple[str, ...] = ()
+    image: str = ""  # of Everstep's own containers, as in the job's other pods; empty: the operator's
 
 
 @dataclass(frozen=True)

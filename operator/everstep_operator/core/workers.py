@@ -61,11 +61,17 @@ def _next(seen: Observed, settings: Settings, row: WorkerStatus, touch: Touch) -
         return row if row.state == "Wanted" and row.id not in seen.names_taken else None
     if row.state in ("Lost", "Leaving"):
         return row
-    if row.state == "Finished" or pods.is_leaving(pod):
+    if row.state == "Finished" or pods.is_leaving(pod) or is_of_another_template(seen, pod):
         return replace(here, state="Leaving")
     if _is_worn_out(settings, row, pod) or _is_stranded(seen, settings, pod) or _is_tried_elsewhere(settings, row, pod):
         return replace(here, state="Lost")
     return None if _avoids_in_vain(seen, settings, pod) else row
+
+
+def is_of_another_template(seen: Observed, pod: PodView) -> bool:
+    """R29: a plan is of one template, the spec's."""
+    assert seen.spec is not None
+    return pod.template_hash != seen.spec.template_hash
 
 
 def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
@@ -197,7 +203,18 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
         return ()
     avoid = pods.avoided_nodes(seen)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
-    return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
+    image = _image(seen)
+    return tuple(CreatePod(number, avoid, image) for number in sorted(wanted) if number not in seen.names_taken)
+
+
+def _image(seen: Observed) -> str:
+    """R29: an attempt has one version of Everstep in all of its pods, and an operator that was upgraded restarts nobody for it.
+
+    So new pods have what the others have, as long as there are any: until the job is suspended and resumed, or all are made anew.
+    """
+    live = set(live_ids(seen.status))
+    those = sorted((pod for pod in seen.pods if pod.worker_id in live and pod.image), key=lambda pod: pod.worker_id)
+    return next((pod.image for pod in those if not pods.is_over(pod) and not pods.is_leaving(pod)), "")
 
 
 def probes(seen: Observed) -> tuple[Probe, ...]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 from everstep_protocol import names
 
 from everstep_operator.cluster.connection import find_connection
-from everstep_operator.handlers.registry import Actors
 
 
-def build_registry(actors: Actors, on_stop: Callable[[], None]) -> kopf.OperatorRegistry:
-    """All handlers there are. kopf takes SIGTERM for itself: `on_stop` hears of it."""
+class Hear(Protocol):
+    """Takes a job's object as it was seen, or as it was when it went."""
+
+    def __call__(self, body: dict[str, Any], *, deleted: bool) -> None: ...
+
+
+def build_registry(tell: Hear) -> kopf.OperatorRegistry:
+    """All handlers there are."""
     registry = kopf.OperatorRegistry()
-
-    @kopf.on.cleanup(registry=registry)
-    async def stop(**_: Any) -> None:
-        on_stop()
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -26,7 +26,7 @@ def build_registry(actors: Actors, on_stop: Callable[[], None]) -> kopf.Operator
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
     async def hear(event: Any, **_: Any) -> None:
-        actors.hear(dict(event["object"]), deleted=event["type"] == "DELETED")
+        tell(dict(event["object"]), deleted=event["type"] == "DELETED")
 
     return registry
 

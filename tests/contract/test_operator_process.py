@@ -64,6 +64,7 @@ class Runs:
             "EVERSTEP_TIMER_START_WINDOW": "2",
             "EVERSTEP_TIMER_NODE_READY": "0",
             "EVERSTEP_TIMER_GROW_SETTLE": "0",
+            "EVERSTEP_TIMER_HALF_PLACED": "1",
         }
         script = Path(__file__).with_name("operator_that_dies.py")
         with (self.folder / "operator.log").open("ab") as log:

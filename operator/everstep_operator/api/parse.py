@@ -109,6 +109,7 @@ def _job_spec(spec: TrainingJobSpec, pod: PodTemplate | None, problems: Problems
         active_deadline_seconds=_seconds(spec.active_deadline_seconds),
         ttl_seconds_after_finished=_seconds(spec.ttl_seconds_after_finished),
         grace_seconds=pod.grace_seconds,
+        grow_interval_seconds=None if workers.grow_interval is None else parse_duration(workers.grow_interval),
     )
 
 

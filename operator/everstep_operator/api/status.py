@@ -38,8 +38,11 @@ def to_patch(status: JobStatus) -> Raw:
     for key in ("startedAt", "completedAt", "result", "resultReason", "resultMessage", "honouredResumeFrom"):
         document[key] = document[key] or None
     if document["attempt"]:
-        for key in ("ended", "failureAt", "message", "fencedBy", "askLast"):
+        for key in ("ended", "failureAt", "message", "fencedBy", "askLast", "goAt", "trainingAt"):
             document["attempt"][key] = document["attempt"][key] or None
+    document["growth"] = {key: value or None for key, value in document["growth"].items()}
+    if not any(document["growth"].values()):
+        document["growth"] = None
     newest = document["checkpoints"]["newest"]
     if newest:
         newest["committedAt"] = newest["committedAt"] or None

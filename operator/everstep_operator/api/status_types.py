@@ -75,6 +75,11 @@ class Attempt(Model):
         None,
         description="UID of the pod whose storage failed the attempt before; another one coordinates, if there is one.",
     )
+    go_at: str | None = Field(None, description="When the trainers were told to start (RFC 3339).")
+    training_at: str | None = Field(
+        None,
+        description="When the first step was heard of, or a sign of life of a script that reports none (RFC 3339).",
+    )
 
 
 class Worker(Model):
@@ -122,6 +127,16 @@ class Budget(Model):
     crashes: list[Crash] = Field([], description="The last crashes: 20, or as many as maxCrashes allows and one more.")
     without_progress: int = Field(0, description="Crashes in a row without a new complete checkpoint.")
     attempts_without_commit: int = Field(0, description="Attempts of any cause without a new complete checkpoint.")
+
+
+class Growth(Model):
+    """What taking in more workers costs."""
+
+    restart_seconds: float | None = Field(
+        None,
+        description="How long the job stood still for the last restart that it chose itself, to grow or to shrink.",
+    )
+    grown_at: str | None = Field(None, description="When it was last stopped to take in more workers (RFC 3339).")
 
 
 class StageSeconds(Model):
@@ -200,3 +215,4 @@ class TrainingJobStatus(Model):
     )
     result_reason: str | None = Field(None, description="One word for machines.")
     result_message: str | None = Field(None, description="A sentence for people.")
+    growth: Growth | None = Field(None, description="What taking in more workers costs.")

@@ -51,6 +51,11 @@ class Workers(Model):
         description="Wanted number of workers. After a loss the job goes on with fewer and grows back to this."
         " At most 1000: each pod's plan names all of them, and Kubernetes bounds what an object may hold."
     )
+    grow_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] | None = Field(
+        None,
+        description="Least time between two restarts that only take in more workers, as 90s or 10m; `0s`: none."
+        " Default: 20 times what such a restart cost last, 30s at least and 1h at most.",
+    )
 
 
 class PersistentVolumeClaim(Model):

@@ -121,6 +121,27 @@ class NodeBook:
         return self._views
 
 
+class Rivals:
+    """Jobs that hold room while they find no more, by what was decided about each of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def note(self, job_uid: str, name: str, *, is_rival: bool) -> None:
+        """What was decided about this job, `namespace/name`."""
+        if is_rival:
+            self._names[job_uid] = name
+        else:
+            self.forget(job_uid)
+
+    def forget(self, job_uid: str) -> None:
+        self._names.pop(job_uid, None)
+
+    def others(self, job_uid: str) -> tuple[str, ...]:
+        """`namespace/name` of all but this one, sorted."""
+        return tuple(sorted(name for uid, name in self._names.items() if uid != job_uid))
+
+
 def _aged(record: PodRecord, now: float) -> PodView:
     since = record.deleting_since
     answering, unstarted, end = record.answering_since, record.unstarted_since, record.end_seen

@@ -88,6 +88,7 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         refused_actions=room.refused.told(),
         look_pause=cluster.pace.look_seconds(),
         step_pause=cluster.pace.write_seconds(),
+        half_placed=cluster.rivals.others(room.uid),
     )
 
 

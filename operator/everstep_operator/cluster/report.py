@@ -31,7 +31,7 @@ _SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may b
 _AT_REST = ("Suspended", "Succeeded", "Failed")
 # condition -> reasons that deserve an Event: nothing has ended, and a person may have to act
 _WAITS = {
-    "Degraded": ("NotEnoughWorkers", "ApiRefuses", "PodsRemain"),
+    "Degraded": ("NotEnoughWorkers", "HalfPlaced", "ApiRefuses", "PodsRemain"),
     "Ready": ("BackOff", "WorkersSilent", "StoppedWithoutSave", "WaitingForStorage", "NotProgressing"),
 }
 

@@ -15,7 +15,7 @@ from everstep_operator.api.parse import Parsed, parse_job
 from everstep_operator.api.template import PodTemplate
 from everstep_operator.cluster.absences import Absences
 from everstep_operator.cluster.backoff import Backoff, Clock, Rate
-from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
+from everstep_operator.cluster.book import NodeBook, PodBook, Rivals, Wakes
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.errands import Errands
 from everstep_operator.cluster.follow import Follower
@@ -50,6 +50,7 @@ class Cluster:
     metrics: Metrics
     uid: str = ""  # of the namespace kube-system: which cluster this is (R11)
     clock: Clock = field(default_factory=Clock)  # of all back-offs
+    rivals: Rivals = field(default_factory=Rivals)
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.wakes.count)

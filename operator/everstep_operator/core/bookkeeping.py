@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep_protocol.messages import CheckpointInfo, SidecarStatus
 from everstep_protocol.plan import Plan
 
-from everstep_operator.core import attempts, budget, history, pods, retention, workers
+from everstep_operator.core import attempts, budget, clock, growth, history, phases, pods, retention, workers
 from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
 
 MOST_CONDEMNED = 100
@@ -20,7 +20,7 @@ def update(seen: Observed, settings: Settings) -> JobStatus:
     if answer is None:
         return status
     status = _with_checkpoints(seen, settings, status, answer)
-    status = _with_go(seen, status)
+    status = _with_training(seen, settings, _with_go(seen, status), answer)
     return _with_steps(seen, settings, status, answer)
 
 
@@ -107,8 +107,25 @@ def _with_go(seen: Observed, status: JobStatus) -> JobStatus:
     """R7: go was given."""
     attempt = pods.current_attempt(seen)
     if attempt.state == "Planned" and pods.has_started(seen):
-        return replace(status, attempt=replace(attempt, state="Started"))
+        return replace(status, attempt=replace(attempt, state="Started", go_at=clock.rfc3339(seen.now)))
     return status
+
+
+def _with_training(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+    """Something trains, since now."""
+    attempt = status.attempt
+    is_new = attempt is not None and attempt.state == "Started" and not phases.is_training(status)
+    if attempt is None or not is_new or not _trains(seen, settings, answer):
+        return status
+    return replace(status, attempt=replace(attempt, training_at=clock.rfc3339(seen.now)))
+
+
+def _trains(seen: Observed, settings: Settings, answer: SidecarStatus) -> bool:
+    """A step was finished; where nobody reports steps: a sign of life came long enough after go."""
+    if answer.training.step >= 0:
+        return True
+    lived = seen.go_age_seconds - answer.training.age_seconds - seen.sidecar_age_seconds
+    return not answer.training.library and lived >= settings.plain_start
 
 
 def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
@@ -116,8 +133,10 @@ def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: S
     if answer.training.step < 0:
         return status
     marked = history.first_step(status, now=seen.now)
-    due = marked != status or _is_step_due(seen, settings)
-    return replace(marked, step=max(marked.step, answer.training.step)) if due else status
+    if marked == status and not _is_step_due(seen, settings):
+        return status
+    costed = growth.measured(marked) if marked != status else marked
+    return replace(costed, step=max(marked.step, answer.training.step))
 
 
 def _is_step_due(seen: Observed, settings: Settings) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles, workers
+from everstep_operator.core import attempts, growth, half_placed, leaving, pods, preparing, sights, troubles, workers
 from everstep_operator.core.model import Condition, JobStatus, Observed, PodView, Settings
 from everstep_operator.core.outcome import Outcome
 
@@ -58,7 +58,7 @@ def _ready(outcome: Outcome) -> Condition:
 
 def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobStatus) -> Condition:
     attempt, refused = status.attempt, troubles.refused(seen)
-    if outcome.reason == "NotEnoughWorkers":
+    if outcome.reason in ("NotEnoughWorkers", half_placed.REASON):
         return Condition("Degraded", "True", outcome.reason, "; ".join(filter(None, (outcome.message, refused))))
     if refused:
         return Condition("Degraded", "True", "ApiRefuses", refused)
@@ -99,6 +99,9 @@ def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
+    held = growth.why_not_yet(seen, settings, leaving.joiners(seen, settings))
+    if held and leaving.asked_age(seen, "change") is None:
+        return held
     return "more are about to join" + _why_not_stopped(seen)
 
 

@@ -1,7 +1,7 @@
 """What to do about one job: `decide(seen, settings) -> Decision`. Pure; the most final case first.
 
-Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`), `running` (with
-`endings`, `timers`, `leaving`, `bookkeeping`), `budget`, `retention`, `results`, `phases`, `conditions` (with `troubles`).
+Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`, `half_placed`), `running` (with
+`endings`, `timers`, `leaving`, `growth`, `bookkeeping`), `budget`, `retention`, `results`, `phases`, `conditions` (with `troubles`).
 """
 
 from __future__ import annotations

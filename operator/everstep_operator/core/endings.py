@@ -68,7 +68,7 @@ def _stopped(seen: Observed, settings: Settings, lost: tuple[Loss, ...]) -> Endi
     gone = leaving.leaving_members(seen)
     if gone:
         return leaving.departure(gone)
-    change = leaving.planned_change(seen, settings)
+    change = leaving.change_after_stop(seen, settings)
     if change:
         return change
     if lost:

@@ -218,6 +218,12 @@ def reports_steps(seen: Observed) -> bool:
     return answer is not None and answer.training.library
 
 
+def is_first_step_awaited(seen: Observed) -> bool:
+    """Whether the script made an everstep.Checkpointer, and finished no step in this attempt yet."""
+    answer = sidecar_of(seen)
+    return answer is not None and answer.training.library and answer.training.step < 0
+
+
 def newest_step(seen: Observed) -> int:
     """The newest step reported in this attempt or written in status, whichever is newer; -1: none."""
     answer = sidecar_of(seen)

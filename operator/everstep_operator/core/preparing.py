@@ -9,6 +9,7 @@ from everstep_operator.core import (
     bookkeeping,
     budget,
     coordinators,
+    half_placed,
     phases,
     pods,
     refusals,
@@ -67,6 +68,9 @@ def _too_few(seen: Observed, settings: Settings, spec: JobSpec, members: Pods) -
     phase = phases.of_recovery(seen) if starting else "Waiting"
     reason = "StartingWorkers" if starting else "NotEnoughWorkers"
     message = f"{len(members)} of at least {spec.min_workers} workers can run; waiting for {missing(seen, settings, members) or NEW_WORKER}"
+    held = "" if starting else half_placed.why(seen, settings)
+    if held:
+        reason, message = half_placed.REASON, f"{message}; {held}"
     again = _look_again(seen, settings)
     left = min(again, patience - seen.attempt_age_seconds) if starting else again
     return Outcome(phase, reason, message, actions, left)

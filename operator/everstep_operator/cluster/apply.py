@@ -264,7 +264,7 @@ async def _post_token(cluster: Cluster, room: JobRoom) -> None:
         "type": f"{names.GROUP}/token",
         "immutable": True,
         "metadata": {
-            "name": token_name(room.name, room.uid),
+            "name": token_name(room.owner),
             "namespace": room.namespace,
             "labels": {names.LABEL_JOB: room.name, names.LABEL_MANAGED_BY: names.MANAGED_BY},
             "ownerReferences": [owner_reference(room.owner)],

@@ -122,7 +122,7 @@ class JobRoom:
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.name, self.namespace, self.uid, self._cluster.uid)
+        return Owner(self.name, self.namespace, self.uid, self._cluster.uid, self._cluster.sidecars.key_id)
 
     def take(self, body: Raw) -> bool:
         """A newer object, by watch or our own write's answer. False: that, or a newer one, is known already."""

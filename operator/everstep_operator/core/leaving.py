@@ -84,7 +84,7 @@ def _renew(seen: Observed) -> Ending | None:
 
 def change_after_stop(seen: Observed, settings: Settings) -> Ending | None:
     """What the attempt that has saved and stopped is continued with: it costs nothing more, whoever else may be on the way."""
-    return _shrink(seen) or _joining(seen, settings)
+    return _renew(seen) or _shrink(seen) or _joining(seen, settings)
 
 
 def is_save_failing(seen: Observed) -> bool:

@@ -22,6 +22,9 @@ from everstep_operator.core.model import (
 from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
+MOST_AVOIDED = (
+    50  # in a pod; where more nodes are bad the API server knows it soon, and then the scheduler keeps off them
+)
 MOST_WITNESSES = 3  # that one of them is lost too, and not known to be yet, must not matter
 REPAIR = "repair it, or delete its Node object if it is gone for good"
 
@@ -204,7 +207,7 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     if not wanted or not seen.has_template:
         return ()
-    avoid, image = pods.avoided_nodes(seen), _image(seen)
+    avoid, image = pods.avoided_nodes(seen)[:MOST_AVOIDED], _image(seen)
     return tuple(CreatePod(number, avoid, image) for number in sorted(wanted) if number not in seen.names_taken)
 
 

@@ -139,6 +139,15 @@ def test_new_pods_keep_off_the_nodes_where_this_job_lost_a_worker(
     assert {order.avoid for order in workers.creations(seen, SETTINGS)} == {expected}
 
 
+def test_a_pod_names_no_more_than_50_nodes_that_it_keeps_off() -> None:
+    lost = tuple(range(60))
+    status = preparing_status(workers=(*rows(*lost, state="Lost"), *rows(60, state="Wanted")), next_worker_id=61)
+    seen = preparing(status=status, pods=tuple(pod(i) for i in lost), nodes=nodes(60))
+    (order,) = workers.creations(seen, SETTINGS)
+    assert order.avoid == pods.avoided_nodes(seen)[:50]
+    assert len(pods.avoided_nodes(seen)) == 60
+
+
 SILENCE: dict[str, tuple[dict[str, Any], bool]] = {
     "K alone": ({}, False),
     "K and N": ({"networks": {"u2": Network(0, 0, 2, False)}}, True),

@@ -50,6 +50,7 @@ class ProcessExited:
     oom_killed: bool
     peer_lost: bool  # its last lines say that a peer's connection broke
     last_lines: str
+    refused: bool = False  # it can never work: what does not depend on this start is wrong, as `last_lines` says
 
 
 @dataclass(frozen=True)

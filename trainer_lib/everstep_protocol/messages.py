@@ -217,6 +217,9 @@ class Exited:
     leaving: bool = (
         False  # its launcher got SIGTERM: told with the end that it explains, so that neither is known alone
     )
+    refused: bool = (
+        False  # it can never work, as the last lines say: not the script failed, but what starts it is wrong
+    )
 
 
 @dataclass(frozen=True)
@@ -321,6 +324,7 @@ class Over:
     age_seconds: float = 0.0  # since then, when the answer was made
     details: str = ""  # the last lines of the rank that died first: never told without a signature
     oom: bool = False  # cause `crash`: for want of memory
+    refused: bool = False  # cause `crash`: it can never work, as `details` say
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,8 @@ def conclude(seen: Observed, settings: Settings, spec: JobSpec, status: JobStatu
     ended = budget.Ended(number, ending.cause, newest is not None and newest.attempt == number)
     status = replace(status, budget=budget.spend(status.budget, ended, now=seen.now, policy=spec.restart))
     stop = budget.stop(status.budget, now=seen.now, policy=spec.restart, settings=settings)
+    if ending.refused:
+        stop = budget.Stop("WorkerCannotStart", "the command cannot work, and is not tried again")
     if stop and ending.cause not in budget.PLANNED:
         return fail(seen, status, stop, ending.message)
     following = attempts.begin(seen, settings, status, ending)

@@ -176,7 +176,9 @@ class Supervisor:
         try:
             self._begin(start)
         except (OSError, ValueError) as error:
-            self._tell_failure(start.ranks[0], exit_code=_CANNOT_START, last_lines=f"everstep: cannot start: {error}")
+            how = (_CANNOT_START, None, False, False, f"everstep: cannot start: {error}")
+            refused = isinstance(error, processes.CannotExecute)
+            self._tell(local.ProcessExited(self._attempt, start.ranks[0], *how, refused))
 
     def _begin(self, start: local.Start) -> None:
         launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
@@ -200,17 +202,9 @@ class Supervisor:
         return finish.explain_rank(failure, self._pages, wrapped=self._settings.command.no_python)
 
     def _failed(self, failure: Failure) -> None:
-        seen = starter.read_shim_report(self._settings, self._attempt) if self._is_shell else None
-        if seen is not None:
-            self._tell(seen)
-            return
-        self._tell_failure(
-            failure.exit.rank,
-            exit_code=failure.exit.exit_code,
-            signal_number=failure.exit.signal,
-            peer_lost=failure.is_peer_lost,
-            last_lines=failure.last_lines,
-        )
+        seen, end = starter.read_report(self._settings, self._attempt), failure.exit
+        how = (end.rank, end.exit_code, end.signal, False, failure.is_peer_lost, failure.last_lines)
+        self._tell(seen or local.ProcessExited(self._attempt, *how))
 
     def _gone(self) -> None:
         """Nothing of the attempt is left."""
@@ -221,7 +215,10 @@ class Supervisor:
         stops, self._stops = self._stops, []
         for attempt in stops:
             self._link.send(local.Stopped(attempt))
-        if succeeded:
+        refusal = starter.read_refusal(self._settings, self._attempt) if succeeded else None
+        if refusal is not None:  # a shell that goes on after what failed in it
+            self._tell(refusal)
+        elif succeeded:
             self._report = finished = local.Finished(self._attempt)
             self._waits_for_exit = True
             self._link.send(finished)
@@ -230,17 +227,6 @@ class Supervisor:
             self._finish(self._result)
         self._begin_pending()
         self._end_if_idle_later()
-
-    def _tell_failure(
-        self,
-        rank: int,
-        *,
-        exit_code: int | None = None,
-        signal_number: int | None = None,
-        peer_lost: bool = False,
-        last_lines: str = "",
-    ) -> None:
-        self._tell(local.ProcessExited(self._attempt, rank, exit_code, signal_number, False, peer_lost, last_lines))
 
     def _tell(self, exited: local.ProcessExited) -> None:
         kills = host.count_oom_kills()

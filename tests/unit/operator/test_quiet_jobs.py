@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from everstep_operator.cluster import pace
 from everstep_operator.cluster.follow import Target
 from everstep_operator.cluster.news import gets_on, news
 from everstep_operator.cluster.pace import Pace
@@ -109,7 +110,11 @@ async def _wakes(answers: list[SidecarStatus]) -> list[bool]:
     ],
     ids=["a step", "something happened", "no step for long"],
 )
-def test_only_what_happened_and_what_may_hang_wakes_a_job(answer: SidecarStatus, wakes: bool) -> None:
+def test_only_what_happened_and_what_may_hang_wakes_a_job(
+    monkeypatch: pytest.MonkeyPatch, answer: SidecarStatus, wakes: bool
+) -> None:
+    monkeypatch.setattr(pace, "_POLL_SECONDS", 0.05)
+
     async def test() -> None:
         assert await _wakes([BASE, answer]) == [wakes]
 

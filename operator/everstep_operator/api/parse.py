@@ -38,7 +38,8 @@ def parse_job(body: dict[str, Any]) -> Parsed:
     if spec is None:
         return Parsed(None, None, tuple(problems))
     pod = parse_template(spec.template, _wanted(spec, name, problems), problems)
-    check_size(body, spec.template, spec.workers.max, problems)
+    if pod is not None:
+        check_size(body, pod.raw, spec.workers.max, problems)
     job = _job_spec(spec, pod, problems)
     if problems or pod is None or job is None:
         return Parsed(None, None, tuple(problems))

@@ -176,7 +176,10 @@ class TrainingJobStatus(Model):
     budget: Budget | None = Field(None, description="How much of restartPolicy is spent.")
     history: list[HistoryEntry] = Field([], description="The last 20 attempts, for people.")
     restarts: dict[str, int] | None = Field(None, description="Number of new attempts by cause, and their `total`.")
-    step: int | None = Field(None, description="Newest finished step that was heard of; written every 10 s at most, and less often where there are more than 50 jobs.")
+    step: int | None = Field(
+        None,
+        description="Newest finished step that was heard of; written every 10 s at most, less often where there are more than 50 jobs.",
+    )
     honoured_resume_generation: int | None = Field(None, description="The generation whose resumeFrom was obeyed.")
     honoured_resume_from: str | None = Field(None, description="The resumeFrom that was obeyed.")
     started_at: str | None = Field(None, description="When the first attempt was made (RFC 3339).")

@@ -6,7 +6,7 @@
 
 Importing this package imports no torch: the launcher, which lives in it too, must run where there is none.
 Order of reading: `checkpointer`, `run`, `data` (with `sampling`; `loader`; `stream` with `lanes`), `saving`, `restoring`, `state`,
-`engine` (with `dcp_engine`), `places`, `folder` (with `folder_runs` and `folder_lock`).
+`engine` (with `dcp_engine`), `places`, `folder` (with `folder_runs` and `folder_lock`). `start` is for itself: the start of every process.
 """
 
 from __future__ import annotations

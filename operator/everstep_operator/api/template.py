@@ -37,6 +37,7 @@ _OUR_VARIABLES = frozenset(
     ]
 )
 _OUR_PREFIXES = ("EVERSTEP_", "TORCHELASTIC_")
+_USERS_OWN = frozenset([names.ENV_OWN_WORLDS])
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ def _read_command(container: Raw, where: str, problems: Problems) -> UserCommand
 def _refuse_variables(container: Raw, where: str, problems: Problems) -> None:
     for i, variable in enumerate(dicts(container.get("env"))):
         name = str(variable.get("name", ""))
-        if name in _OUR_VARIABLES or name.startswith(_OUR_PREFIXES):
+        if name in _OUR_VARIABLES or (name.startswith(_OUR_PREFIXES) and name not in _USERS_OWN):
             problems.say(f"{where}.env[{i}].name", f"{name} is set by Everstep for each attempt: remove it")
 
 

@@ -103,6 +103,10 @@ def test_everything_said() -> None:
     assert (parsed.pod.path, parsed.pod.memory_bytes) == ("runs/gpt", 2**30)
 
 
+def test_variables_that_are_for_users_are_accepted() -> None:
+    assert parse_job(trainer(env=[{"name": "EVERSTEP_OWN_WORLDS", "value": "1"}])).problems == ()
+
+
 WRONG: dict[str, tuple[Raw, str]] = {
     "min above max": (job(spec__workers={"min": 5, "max": 4}), "spec.workers.min: 5 is greater"),
     "no workers": (job(spec__workers={"max": 0}), "spec.workers.max: "),

@@ -18,6 +18,7 @@ from everstep.launcher.output import TAIL_BYTES, clip
 from everstep.launcher.processes import Exit, Launch
 from everstep.launcher.settings import Settings, read_settings, termination_log
 from everstep.launcher.termination import LIMIT_BYTES, encode
+from everstep_protocol import codec
 from everstep_protocol.command import parse_command
 from everstep_protocol.local import Start, TerminationMessage
 from integration.launcher.launcher_harness import make_plan
@@ -227,3 +228,15 @@ def test_the_launcher_imports_neither_torch_nor_the_library() -> None:
     )
     library = str(Path(processes.__file__).parents[2])
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": library})
+
+
+def test_a_python_that_is_too_old_is_told_where_the_kubelet_looks(tmp_path: Path) -> None:
+    script = Path(processes.__file__).with_name("everstep_script.py")
+    code = f"import sys; sys.version_info = (3, 9); exec(open({str(script)!r}).read())"
+    log = tmp_path / "log"
+    variables = {"TERMINATION_LOG": str(log)}
+    ran = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    sentence = "python3 in this image is older than 3.10: use an image with a newer one"
+    assert (ran.returncode, ran.stderr) == (2, f"everstep: {sentence}\n")
+    word = codec.loads(TerminationMessage, log.read_text())
+    assert word == TerminationMessage(0, "refused", exit_code=2, last_lines=sentence)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from everstep_protocol.messages import Exited, Hello, MemberState, Over, SaveNotice, StopAnswer
 from everstep_protocol.plan import Coordinator, Member, Plan, Resume, SaveInterval
@@ -95,6 +97,7 @@ PEER_LOST = Report("a", _exited("peer-lost", rank=0), 1.0)
 RAISED = Report("b", _exited(), 2.0)
 KILLED = Report("b", _exited(code=None, signal=9), 3.0)
 GONE = Report("a", _exited("launcher-gone", rank=0, lines=""), 4.0)
+REFUSED = Report("b", replace(_exited(code=78), refused=True), 5.0)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +108,9 @@ GONE = Report("a", _exited("launcher-gone", rank=0, lines=""), 4.0)
         ((PEER_LOST, RAISED, KILLED), KILLED),
         ((RAISED, GONE), GONE),
         ((GONE, KILLED), KILLED),
+        ((KILLED, REFUSED), REFUSED),
     ],
-    ids=["alone", "raised", "killed", "gone", "earlier"],
+    ids=["alone", "raised", "killed", "gone", "earlier", "refused"],
 )
 def test_r32_what_the_others_see_of_a_failure_is_not_its_cause(reports, first):
     assert causes.first_cause(reports) == first
@@ -124,11 +128,13 @@ def test_r32_the_first_end_of_an_attempt_stays():
         (RAISED, "rank 1 (pod w1 on node-1) exited with code 1"),
         (KILLED, "rank 1 (pod w1 on node-1) was killed by signal 9 (SIGKILL)"),
         (GONE, "the trainer container of pod w0 on node-0 is gone"),
+        (REFUSED, "rank 1 (pod w1 on node-1) exited with code 78"),
     ],
 )
 def test_an_end_is_said_in_one_sentence_and_the_last_lines_apart(report, message):
     exited = report.exited
     expected = Over(exited.cause, message, uid=report.uid, rank=exited.rank, details=exited.last_lines)
+    expected = replace(expected, refused=report is REFUSED)
     assert causes.over_of(report, PLAN, is_saved=True) == expected
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from everstep_protocol import names
 
 from everstep_operator.cluster import tasks
-from everstep_operator.cluster.backoff import Backoff
+from everstep_operator.cluster.backoff import Backoff, Clock
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
 from everstep_operator.cluster.client import ApiError, Client, Unavailable
 from everstep_operator.cluster.connection import NoCluster, find_credentials
@@ -25,6 +25,7 @@ from everstep_operator.cluster.metrics import Metrics
 from everstep_operator.cluster.records import PodRecord, trim_node, trim_pod
 from everstep_operator.cluster.reflect import Reflector
 from everstep_operator.cluster.room import Cluster
+from everstep_operator.cluster.root_key import Unusable, checked, find_root_key
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.handlers.actor import Decide
 from everstep_operator.handlers.ears import Ear
@@ -35,7 +36,6 @@ from everstep_operator.settings import TIMER_PREFIX, VARIABLES, Settings, parse_
 
 _log = logging.getLogger(__name__)
 
-_LEAST_KEY_BYTES = 16
 _SILENT_SECONDS = 300.0
 _UID_RETRY_SECONDS = (1.0, 10.0)
 _STOP_SECONDS = 5.0
@@ -194,9 +194,9 @@ def main() -> None:
         return
     try:
         settings = parse_settings(os.environ, identity=f"{socket.gethostname()}-{os.getpid()}")
-        root_key = _read_root_key(settings)
+        root_key = b"" if settings.root_key_secret else _read_root_key(settings)
         credentials = find_credentials()
-    except (ValueError, OSError, NoCluster) as error:
+    except (ValueError, OSError, NoCluster, Unusable) as error:
         sys.exit(_fail(error))
     configure_logs(settings.log_level)
     metrics = Metrics()
@@ -208,10 +208,15 @@ async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Met
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    operator = Operator(settings, root_key, client, metrics, load_decide())
-    metrics.watch_phases(operator.actors.phases)
     try:
+        root_key = root_key or await _wait_for_root_key(settings, client, stop)
+        if not root_key:
+            return 0
+        operator = Operator(settings, root_key, client, metrics, load_decide())
+        metrics.watch_phases(operator.actors.phases)
         await operator.run(stop)
+    except Unusable as error:
+        return _fail(error)
     except LeaseLost as error:
         _log.error("the lease is lost, another replica acts: %s", error)
         return 1
@@ -222,11 +227,23 @@ async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Met
     return 0
 
 
+async def _wait_for_root_key(settings: Settings, client: Client, stop: asyncio.Event) -> bytes:
+    """Empty: told to stop before it was there. Raises Unusable."""
+    lane = client.beside()
+    await lane.open()
+    finding = asyncio.create_task(
+        find_root_key(lane, settings.lease.namespace, settings.root_key_secret, Clock()), name="root key"
+    )
+    try:
+        await _first_of(asyncio.wait({finding}), stop.wait())
+        return finding.result() if finding.done() else b""
+    finally:
+        finding.cancel()
+        await lane.close()
+
+
 def _read_root_key(settings: Settings) -> bytes:
-    key = settings.root_key_file.read_bytes().strip()
-    if len(key) < _LEAST_KEY_BYTES:
-        raise ValueError(f"{settings.root_key_file}: has {len(key)} bytes, at least {_LEAST_KEY_BYTES} are needed")
-    return key
+    return checked(settings.root_key_file.read_bytes().strip(), str(settings.root_key_file))
 
 
 def _fail(error: Exception) -> int:

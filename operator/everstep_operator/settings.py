@@ -34,7 +34,11 @@ VARIABLES: dict[str, tuple[str, str]] = {
     "EVERSTEP_SIDECAR_CPU_LIMIT": ("", "their CPU limit in other pods; empty: none"),
     "EVERSTEP_SIDECAR_MEMORY_LIMIT": ("", "their memory limit in other pods; empty: none"),
     "EVERSTEP_SIDECAR_SILENCE": ("100", "a sidecar that answers nothing for so many seconds is restarted"),
-    "EVERSTEP_ROOT_KEY_FILE": ("/etc/everstep/root-key/key", "file with the key that job tokens are made from"),
+    "EVERSTEP_ROOT_KEY_SECRET": (
+        "",
+        "Secret in EVERSTEP_NAMESPACE with the key that job tokens are made from; made if it is not there",
+    ),
+    "EVERSTEP_ROOT_KEY_FILE": ("/etc/everstep/root-key/key", "file with that key, where no Secret is named"),
     "EVERSTEP_LEASE_ENABLED": ("true", "false: act without a lease (one replica only)"),
     "EVERSTEP_LEASE_NAME": ("everstep", "name of the Lease that says which replica acts"),
     "EVERSTEP_NAMESPACE": ("default", "namespace of that Lease: the operator's own"),
@@ -78,6 +82,7 @@ class Settings:
     namespaces: tuple[str, ...]  # empty: all
     pods: PodSettings
     lease: LeaseSettings
+    root_key_secret: str  # empty: the file
     root_key_file: Path
     log_level: str
     health_host: str
@@ -108,6 +113,7 @@ def parse_settings(env: Mapping[str, str], *, identity: str) -> Settings:
             identity=read.text("EVERSTEP_POD_NAME") or identity,
             seconds=read.number("EVERSTEP_LEASE_SECONDS", float),
         ),
+        root_key_secret=read.text("EVERSTEP_ROOT_KEY_SECRET"),
         root_key_file=Path(read.text("EVERSTEP_ROOT_KEY_FILE")),
         log_level=read.choice("EVERSTEP_LOG_LEVEL", ("debug", "info", "warning", "error")).upper(),
         health_host=read.text("EVERSTEP_HEALTH_HOST"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -22,7 +23,9 @@ from everstep_sidecar.stop_desk import StopDesk
 from everstep_sidecar.tasks import Tasks
 
 PING_SECONDS = 1.0
-STOP_GRACE_SECONDS = 2.0  # for scripts without the library that were stopped by plan: their own TERM handlers may save
+STOP_GRACE_SECONDS = (
+    2.0  # for scripts without the library that were stopped by plan, and all of a failed job: TERM handlers may save
+)
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
@@ -36,6 +39,7 @@ class Agent:
         self._tasks = Tasks(pod.on_failure)
         self._run_task: asyncio.Task[None] | None = None
         self._announcing = 0
+        self._is_exiting = False
         self.sights = Sights(pod, self._tasks)
         self.plan: Plan | None = None
         self.run: AttemptRun | None = None
@@ -114,6 +118,21 @@ class Agent:
         """R19: an order of the coordinator, for the attempt that runs here."""
         assert self.run is not None
         return self.run.desk.hear(order)
+
+    def exit(self, why: str) -> None:
+        """The job has failed: the launcher ends, or as soon as there is one. What is being saved goes on; repeating it is fine."""
+        if not self._is_exiting:
+            self._is_exiting = True
+            _log.info("the job has failed, this pod ends: %s", why)
+            self.spawn(self._let_exit(local.Exit("failed", STOP_GRACE_SECONDS, why)))
+
+    async def _let_exit(self, order: local.Exit) -> None:
+        link = self._pod.link
+        while True:
+            await self._pod.changes.wait(lambda: link.connected)
+            with contextlib.suppress(LauncherGone):
+                link.order(order)
+            await self._pod.changes.wait(lambda: not link.connected)
 
     def _own_step(self) -> int:
         return self.run.training().step if self.run is not None else -1

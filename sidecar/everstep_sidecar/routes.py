@@ -6,6 +6,7 @@ from everstep_protocol.messages import (
     Ack,
     Announce,
     Exited,
+    ExitRequest,
     Hello,
     HelloAnswer,
     LeaveRequest,
@@ -55,6 +56,7 @@ class Routes:
             "/v1/state": Route(MemberState, self.state, "member"),
             "/v1/stop": Route(StopOrder, self.stop, "member"),
             "/v1/leave": Route(LeaveRequest, self.leave, "operator"),
+            "/v1/exit": Route(ExitRequest, self.exit, "operator"),
             "/v1/poll": Route(PollRequest, self.poll, "operator"),
             "/v1/ping": Route(Ping, self.ping, "job"),
         }
@@ -119,6 +121,13 @@ class Routes:
     async def leave(self, sender: str, message: LeaveRequest) -> Ack:
         """R19."""
         return self._coordinator(message.attempt).leave(message.deadline_seconds)
+
+    async def exit(self, sender: str, message: ExitRequest) -> Ack:
+        """The job has failed."""
+        if self._is_old(message.attempt):
+            raise Rejected(409, f"attempt {message.attempt} is over, attempt {self._pod.highest} exists")
+        self._agent.exit(message.why)
+        return self._pod.ack()
 
     async def poll(self, sender: str, message: PollRequest) -> SidecarStatus:
         """R13: condemned ids count only for the coordinator of the highest attempt. The answer is made when it is sent."""

@@ -258,7 +258,8 @@ class AttemptRun:
         attempt = self._plan.attempt
         end = end or local.ProcessExited(attempt, self._member.ranks[0], None, None, False, False, "")
         how = (end.exit_code, end.signal, end.oom_killed, end.last_lines[-2048:])
-        return Exited(attempt, end.rank, cause, *how, age_seconds, self._finished_step, self._pod.link.leaving)
+        told = (age_seconds, self._finished_step, self._pod.link.leaving, end.refused)
+        return Exited(attempt, end.rank, cause, *how, *told)
 
     @property
     def _finished_step(self) -> int:

@@ -166,6 +166,32 @@ def test_a_job_lives_from_start_to_end(space: Space, tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_pods_of_a_failed_job_end_by_themselves_and_stay(space: Space, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}, restartPolicy={"maxCrashes": 0}))
+            await job.until(is_running)
+            sidecars = list(nodes.sidecars.values())
+            coordinator = next(s for s in sidecars if s.plan and s.plan.coordinator.uid == s.uid)
+            coordinator.over = Over("crash", "rank 1 died", uid=coordinator.uid, rank=1, details="boom")
+            coordinator.touch()
+            await job.until(lambda status: status.get("phase") == "Failed")
+            await until(lambda: set(phases_of_pods(space)) == {"Succeeded"})
+            assert len(phases_of_pods(space)) == 2, "none was deleted"
+            for sidecar in sidecars:
+                (asked,) = sidecar.exits
+                assert asked.attempt == 1
+                assert asked.why.startswith("CrashBudgetExceeded: ")
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def phases_of_pods(space: Space) -> list[str]:
+    return [pod["status"]["phase"] for pod in space.server.call("GET", space.pods)[1]["items"]]
+
+
 def test_killed_after_every_single_write_it_still_starts_the_job_once(space: Space, tmp_path: Path) -> None:
     """Each process makes one write and is killed -9: whatever it meant to do next is done by another, from status alone."""
 

@@ -211,7 +211,7 @@ def test_r22_the_token_is_made_once_and_belongs_to_the_job(space: Space) -> None
             room.token.is_made = False  # as after a restart
             await apply_action(cluster, room, CreatePod(1))
             (secret,) = space.server.call("GET", f"/api/v1/namespaces/{space.name}/secrets")[1]["items"]
-            assert secret["metadata"]["name"] == f"gpt-{room.uid[:8]}-token"
+            assert secret["metadata"]["name"] == f"gpt-{room.uid[:8]}-token-{cluster.sidecars.key_id}"
             assert secret["metadata"]["ownerReferences"][0]["uid"] == room.uid
 
     asyncio.run(test())

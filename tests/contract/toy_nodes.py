@@ -15,6 +15,7 @@ from everstep_protocol.messages import (
     Ack,
     Announce,
     CheckpointInfo,
+    ExitRequest,
     LeaveRequest,
     MemberSummary,
     Over,
@@ -51,6 +52,7 @@ class Sidecar:
     finished: bool = False
     version: int = 0
     leaves: int = 0
+    exits: list[ExitRequest] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _runner: web.AppRunner | None = None
 
@@ -61,6 +63,7 @@ class Sidecar:
             "/v1/announce": Route(Announce, self._announce, "job"),
             "/v1/poll": Route(PollRequest, self._poll, "operator"),
             "/v1/leave": Route(LeaveRequest, self._leave, "operator"),
+            "/v1/exit": Route(ExitRequest, self._exit, "operator"),
         }
         server = Server(identity, routes, is_member=lambda uid: True, highest=lambda: self.attempt, status=self.status)
         self._runner = web.AppRunner(server.application(), shutdown_timeout=0.1)
@@ -154,6 +157,10 @@ class Sidecar:
         self.touch()
         return Ack(self.attempt)
 
+    async def _exit(self, sender: str, request: ExitRequest) -> Ack:
+        self.exits.append(request)
+        return Ack(self.attempt)
+
 
 class ToyNodes:
     """Runs every pod of one namespace. `sidecars` by pod name."""
@@ -210,6 +217,8 @@ class ToyNodes:
             return
         if name not in self.sidecars:
             await self._begin(name, pod)
+        if self.sidecars[name].exits and pod["status"]["phase"] == "Running":
+            await self._patch_status(name, {"phase": "Succeeded"})
         text = meta["annotations"].get(names.ANNOTATION_PLAN)
         if text:
             self.sidecars[name].obey(plan.parse_plan(text))
@@ -251,9 +260,11 @@ class ToyNodes:
             "initContainerStatuses": [{"name": names.SIDECAR_CONTAINER, **running}],
             "containerStatuses": [{"name": "trainer", **running}],
         }
-        code, answer = await asyncio.to_thread(
-            call, "PATCH", f"{self._space.pods}/{name}/status", {"status": status}, _MERGE
-        )
+        await self._patch_status(name, status)
+
+    async def _patch_status(self, name: str, status: dict[str, Any]) -> None:
+        call, path = self._space.server.call, f"{self._space.pods}/{name}/status"
+        code, answer = await asyncio.to_thread(call, "PATCH", path, {"status": status}, _MERGE)
         assert code == 200, answer
 
     def _lease(self, node: str) -> dict[str, Any]:

@@ -11,10 +11,12 @@ Order of reading: `checkpointer`, `run`, `data` (with `sampling`; `loader`; `str
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = (
+    False  # not from typing: every process below a launcher imports this (`start`), and typing takes milliseconds
+)
 if TYPE_CHECKING:
+    from typing import Any
+
     from everstep import data
     from everstep.checkpointer import Checkpointer
 
@@ -22,6 +24,8 @@ __all__ = ["Checkpointer", "data"]
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name == "Checkpointer":
         return importlib.import_module("everstep.checkpointer").Checkpointer
     if name == "data":

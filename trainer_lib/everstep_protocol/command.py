@@ -65,6 +65,16 @@ def _parse_python(command: Sequence[str]) -> UserCommand:
     return UserCommand("python", options, target, None)
 
 
+def is_torchrun(command: Sequence[str]) -> bool:
+    """Whether `python ...` starts torchrun, in whatever way, and whatever is wrong with the options that it gives."""
+    try:
+        _, target = _split_python(command)
+    except ValueError:
+        return False
+    is_module = target[0] == "-m" and target[1] in _RUN
+    return is_module or (target[0] not in ("-m", "-c") and PurePosixPath(target[0]).name == "torchrun")
+
+
 def _split_python(command: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The interpreter with its own options, and what it runs: `(script, ...)`, `("-m", module, ...)` or `("-c", code, ...)`."""
     words = list(command)

@@ -50,6 +50,7 @@ class ProcessExited:
     oom_killed: bool
     peer_lost: bool  # its last lines say that a peer's connection broke
     last_lines: str
+    refused: bool = False  # it can never work: what does not depend on this start is wrong, as `last_lines` says
 
 
 @dataclass(frozen=True)
@@ -107,9 +108,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Exit:
-    """The launcher may end now with code 0: the job's last commit is confirmed, or the pod is leaving and has nothing left to do."""
+    """End what runs, then the launcher ends with code 0: the job's last commit is confirmed, the pod is leaving and has nothing left
+    to do, or the job has failed.
+    """
 
-    result: str  # `finished` or `left`
+    result: str  # `finished`, `left` or `failed`
+    grace_seconds: float = 0.0  # between TERM and KILL; 0: KILL at once
+    why: str = ""  # for people; of `failed`
 
 
 # trainer -> sidecar

@@ -13,6 +13,7 @@ All of it is POST on `names.PORT_API` except GET /v1/status; requests and answer
 | /v1/state | member -> coordinator | MemberState -> Ack (on change, and every second) |
 | /v1/stop | coordinator -> member | StopOrder -> StopAnswer |
 | /v1/leave | operator -> coordinator | LeaveRequest -> Ack |
+| /v1/exit | operator -> any pod of the job | ExitRequest -> Ack |
 | /v1/poll | operator -> coordinator, or any member | PollRequest -> SidecarStatus (held until something changed) |
 | /v1/ping | peer -> peer | Ping -> Ack |
 | GET /status | people, read only, unsigned | -> SidecarStatus, without anything that trainers said |
@@ -216,6 +217,9 @@ class Exited:
     leaving: bool = (
         False  # its launcher got SIGTERM: told with the end that it explains, so that neither is known alone
     )
+    refused: bool = (
+        False  # it can never work, as the last lines say: not the script failed, but what starts it is wrong
+    )
 
 
 @dataclass(frozen=True)
@@ -320,6 +324,7 @@ class Over:
     age_seconds: float = 0.0  # since then, when the answer was made
     details: str = ""  # the last lines of the rank that died first: never told without a signature
     oom: bool = False  # cause `crash`: for want of memory
+    refused: bool = False  # cause `crash`: it can never work, as `details` say
 
 
 @dataclass(frozen=True)
@@ -347,3 +352,11 @@ class SidecarStatus:
     num_failed_saves: int = 0  # that never became whole in memory
     storage: Trouble | None = None  # this pod's own calls into the storage fail, or have not returned for seconds
     bytes_age_seconds: float | None = None  # coordinator: least of all members' that save; None: nobody saves
+
+
+@dataclass(frozen=True)
+class ExitRequest:
+    """The job has failed, nothing follows `attempt`: end the trainers and let the pod end by itself, so that its logs stay."""
+
+    attempt: int
+    why: str  # for people: the pod's last words

@@ -68,6 +68,11 @@ ENV_PROCESSES = "EVERSTEP_PROCESSES"  # processes a worker
 ENV_PLAN_FILE = "EVERSTEP_PLAN_FILE"  # path of the plan (JSON, `plan.Plan`) on the memory volume
 ENV_MEMORY = "EVERSTEP_MEMORY"  # the memory volume
 ENV_RESUME_DIR = "EVERSTEP_RESUME_DIR"  # absolute directory to load, unset if there is none
+ENV_TORCHRUN = "EVERSTEP_TORCHRUN"  # path of Everstep's torchrun, of a shell command only: for users, and for a torchrun that hands over to it
+ENV_HANDED_OVER = (
+    "EVERSTEP_HANDED_OVER"  # from that one to Everstep's: its arguments are a whole command line, interpreter first
+)
+ENV_OWN_WORLDS = "EVERSTEP_OWN_WORLDS"  # the user's: process groups that are not the job's are meant, none is refused; read in trainers
 
 # On the memory volume.
 SOCKET_NAME = "sidecar.sock"  # unix stream socket, JSON lines (`local`): the sidecar listens

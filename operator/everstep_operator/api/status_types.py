@@ -156,10 +156,11 @@ class HistoryEntry(Model):
     resumed_step: int | None = Field(None, description="The step that it began at; absent before there is a plan.")
     steps_lost: int | None = Field(None, description="Finished steps of the attempt before that had to be done again.")
     seconds: StageSeconds = Field(description="How long the recovery took.")
-    nodes: list[str] = Field([], description="Nodes of its workers.")
+    nodes: list[str] = Field([], description="Nodes of its workers, if they are not more than 16.")
     message: str | None = Field(None, description="What happened.")
     started_at: str | None = Field(None, description="When it was begun (RFC 3339).")
     ended_at: str | None = Field(None, description="When it ended (RFC 3339).")
+    num_workers: int | None = Field(None, description="Number of its workers; absent before there is a plan.")
 
 
 class Accepted(Model):
@@ -201,7 +202,10 @@ class TrainingJobStatus(Model):
     budget: Budget | None = Field(None, description="How much of restartPolicy is spent.")
     history: list[HistoryEntry] = Field([], description="The last 20 attempts, for people.")
     restarts: dict[str, int] | None = Field(None, description="Number of new attempts by cause, and their `total`.")
-    step: int | None = Field(None, description="Newest finished step that was heard of; written every 10 s at most.")
+    step: int | None = Field(
+        None,
+        description="Newest finished step that was heard of; written every 10 s at most, less often where there are over 50 jobs.",
+    )
     honoured_resume_generation: int | None = Field(None, description="The generation whose resumeFrom was obeyed.")
     honoured_resume_from: str | None = Field(None, description="The resumeFrom that was obeyed.")
     started_at: str | None = Field(None, description="When the first attempt was made (RFC 3339).")

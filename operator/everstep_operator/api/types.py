@@ -44,11 +44,12 @@ class Workers(Model):
             ("!has(self.min) || self.min <= self.max", "workers.min must not be greater than workers.max")
         )
     )
-    min: Annotated[int, Field(ge=1, le=10000)] | None = Field(
+    min: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Smallest number of workers to train with. With fewer the job waits. Default: max."
     )
-    max: Annotated[int, Field(ge=1, le=10000)] = Field(
+    max: Annotated[int, Field(ge=1, le=1000)] = Field(
         description="Wanted number of workers. After a loss the job goes on with fewer and grows back to this."
+        " At most 1000: each pod's plan names all of them, and Kubernetes bounds what an object may hold."
     )
     grow_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] | None = Field(
         None,

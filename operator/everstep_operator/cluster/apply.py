@@ -9,11 +9,12 @@ import asyncio
 import base64
 import logging
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from everstep_protocol import codec, names
 from everstep_protocol.messages import Peer
+from everstep_protocol.plan import Plan
 
 from everstep_operator.api.status import cut
 from everstep_operator.cluster.check import is_quota, sizing_hint
@@ -35,6 +36,7 @@ from everstep_operator.cluster.tries import Failed, Key
 from everstep_operator.core.model import (
     Action,
     Announce,
+    AskExit,
     AskLeave,
     AskSight,
     CreatePod,
@@ -84,6 +86,8 @@ def _begin(cluster: Cluster, room: JobRoom, action: Action) -> asyncio.Task[None
             room.errands.announce(action)
         case AskLeave():
             room.errands.leave(action)
+        case AskExit():
+            room.errands.exit(action)
         case Probe():
             pass  # all of them together, above
         case _:
@@ -199,6 +203,12 @@ async def delete_pod(cluster: Cluster, room: JobRoom, action: DeletePod) -> None
         raise Stale(f"pod {action.name} changed: {error.message}") from error
 
 
+@lru_cache(maxsize=8)
+def _text_of(plan: Plan) -> str:
+    """The annotation's text: the same for a thousand pods."""
+    return codec.dumps(plan)
+
+
 async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> None:
     """R2: a JSON patch that tests the UID and the attempt that was seen; only upwards."""
     if action.plan.attempt <= action.seen_attempt:
@@ -208,7 +218,7 @@ async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> 
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": action.uid},
         {"op": "test", "path": attempt, "value": str(action.seen_attempt)},
-        {"op": "add", "path": plan, "value": codec.dumps(action.plan)},
+        {"op": "add", "path": plan, "value": _text_of(action.plan)},
         {"op": "replace", "path": attempt, "value": str(action.plan.attempt)},
     ]
     try:
@@ -254,7 +264,7 @@ async def _post_token(cluster: Cluster, room: JobRoom) -> None:
         "type": f"{names.GROUP}/token",
         "immutable": True,
         "metadata": {
-            "name": token_name(room.name, room.uid),
+            "name": token_name(room.owner),
             "namespace": room.namespace,
             "labels": {names.LABEL_JOB: room.name, names.LABEL_MANAGED_BY: names.MANAGED_BY},
             "ownerReferences": [owner_reference(room.owner)],

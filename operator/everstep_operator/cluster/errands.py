@@ -1,4 +1,4 @@
-"""Requests to sidecars that an action starts and whose results come later: prepare, sight, announce, leave. One of a kind at a time.
+"""Requests to sidecars that an action starts and whose results come later: prepare, sight, announce, leave, exit. One of a kind at a time.
 
 Results are kept for the attempt that they belong to, and wake the actor; after a restart of the operator they are asked for again,
 which is safe: each is idempotent (R4).
@@ -11,13 +11,13 @@ import time
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from everstep_protocol.messages import Ack, LeaveRequest, Peer, PrepareAnswer, Sight, SightRequest
+from everstep_protocol.messages import Ack, ExitRequest, LeaveRequest, Peer, PrepareAnswer, Sight, SightRequest
 from everstep_protocol.messages import Announce as AnnounceMessage
 
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 from everstep_operator.cluster.stable import stable_text
 from everstep_operator.cluster.tries import Failed, Tries
-from everstep_operator.core.model import Announce, AskLeave, AskSight, LeavePurpose, Prepare
+from everstep_operator.core.model import Announce, AskExit, AskLeave, AskSight, LeavePurpose, Prepare
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Errands:
         self._sights: dict[Intent, dict[str, tuple[Sight, float]]] = {}
         self._announced: set[tuple[int, str]] = set()  # (attempt, pod UID), with the plan
         self._stops: dict[int, Stop] = {}  # by attempt
+        self._exiting: set[str] = set()  # UIDs of pods that know that they are to end
 
     def prepare(self, action: Prepare) -> None:
         """R4: the same number and intent are never asked of one pod twice at once."""
@@ -127,6 +128,17 @@ class Errands:
 
         self._tries.start(("leave", action.attempt, action.uid, action.purpose), run)
 
+    def exit(self, action: AskExit) -> None:
+        """Told once; where it failed, again at the core's next wish."""
+        if action.uid in self._exiting:
+            return
+
+        async def run() -> None:
+            await self._call(action, "/v1/exit", ExitRequest(action.attempt, action.why), Ack, _SHORT_SECONDS)
+            self._exiting.add(action.uid)
+
+        self._tries.start(("exit", action.uid), run)
+
     def prepared(self, attempt: int, intent_id: str) -> Prepared | None:
         """The newest answer for exactly this number and intent."""
         return self._prepared.get((attempt, intent_id))
@@ -150,6 +162,7 @@ class Errands:
     def keep(self, attempt: int, uids: set[str]) -> None:
         """Drop what belongs to older attempts, and to pods that are not there any more."""
         self._announced = {item for item in self._announced if item[0] >= attempt and item[1] in uids}
+        self._exiting &= uids
         self._stops = {number: stop for number, stop in self._stops.items() if number >= attempt}
         self._failed = [item for item in self._failed if item[0][0] >= attempt and item[1] in uids]
         self._prepared = {intent: found for intent, found in self._prepared.items() if intent[0] >= attempt}
@@ -181,7 +194,7 @@ class Errands:
 
     async def _call(
         self,
-        action: Prepare | AskSight | Announce | AskLeave,
+        action: Prepare | AskSight | Announce | AskLeave | AskExit,
         path: str,
         message: object,
         kind: type[T],

@@ -9,7 +9,6 @@ from typing import Any
 
 from everstep_protocol.plan import Member
 
-from everstep_operator.api import status as status_json
 from everstep_operator.api.accepted import obeyed
 from everstep_operator.cluster.check import problems_of
 from everstep_operator.cluster.follow import Target
@@ -27,7 +26,7 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
 
     Raises NotChecked, InvalidDocument (status).
     """
-    status = status_json.from_json(body.get("status"))
+    status = room.status_in(body)
     parsed = room.parsed()
     meta = body["metadata"]
     generation, version = int(meta.get("generation") or 0), str(meta["resourceVersion"])
@@ -87,6 +86,8 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         sights={uid: sight for uid, (sight, _) in sights.items()},
         sight_ages={uid: now - at for uid, (_, at) in sights.items()},
         refused_actions=room.refused.told(),
+        look_pause=cluster.pace.look_seconds(),
+        step_pause=cluster.pace.write_seconds(),
         half_placed=cluster.rivals.others(room.uid),
     )
 

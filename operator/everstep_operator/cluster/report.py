@@ -100,7 +100,8 @@ async def say_once(cluster: Cluster, room: JobRoom, notice: Notice, *, about: st
 def build_patch(body: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:
     """What of status differs from what the object says; null where a field is to vanish."""
     old = body.get("status") or {}
-    wanted = {**status_json.to_patch(status), **_summary(old, seen, decision, status)}
+    is_decided = status is not seen.status  # else it is what the object says
+    wanted = {**(status_json.to_patch(status) if is_decided else {}), **_summary(old, seen, decision, status)}
     return {key: value for key, value in wanted.items() if not _is_said(old.get(key), value)}
 
 

@@ -39,6 +39,7 @@ class Ending:
     lost: frozenset[int] = frozenset()  # ids that are given up
     bad: tuple[str, ...] = ()  # ids of checkpoints whose contents are wrong (R17)
     ask_last: str = ""  # `AttemptStatus.ask_last` of the next attempt
+    refused: bool = False  # no attempt can work
 
 
 def next_number(seen: Observed) -> int:

@@ -19,7 +19,7 @@ def update(seen: Observed, settings: Settings) -> JobStatus:
     answer = pods.sidecar_of(seen)
     if answer is None:
         return status
-    status = _with_checkpoints(seen, status, answer)
+    status = _with_checkpoints(seen, settings, status, answer)
     status = _with_training(seen, settings, _with_go(seen, status), answer)
     return _with_steps(seen, settings, status, answer)
 
@@ -54,7 +54,7 @@ def is_finished(seen: Observed, status: JobStatus) -> bool:
     return said_by_all or (answer is not None and answer.finished)
 
 
-def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+def _with_checkpoints(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
     plan = pods.current_plan(seen)
     gone = set(answer.deleted)
     left = tuple(number for number in status.checkpoints.condemned if number not in gone)
@@ -62,6 +62,8 @@ def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) 
     checkpoints = _with_newest(replace(status.checkpoints, condemned=left), attempts.branch(plan), kept)
     is_new = checkpoints.newest is not None and checkpoints.newest != seen.status.checkpoints.newest
     fresh = is_new and checkpoints.newest is not None and checkpoints.newest.attempt == plan.attempt
+    if not is_new and not _is_step_due(seen, settings):  # nothing waits for status to forget what is gone
+        checkpoints = replace(checkpoints, condemned=status.checkpoints.condemned)
     return replace(
         status,
         checkpoints=checkpoints,
@@ -131,8 +133,12 @@ def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: S
     if answer.training.step < 0:
         return status
     marked = history.first_step(status, now=seen.now)
-    due = marked != status or seen.step_age_seconds >= settings.step_write
-    if not due:
+    if marked == status and not _is_step_due(seen, settings):
         return status
     costed = growth.measured(marked) if marked != status else marked
     return replace(costed, step=max(marked.step, answer.training.step))
+
+
+def _is_step_due(seen: Observed, settings: Settings) -> bool:
+    """Whether what may wait, a newer step and condemned ids that are gone, is worth a write of its own."""
+    return seen.step_age_seconds >= max(settings.step_write, seen.step_pause)

@@ -118,7 +118,7 @@ def _why_not_stopped(seen: Observed) -> str:
 
 
 def _missing(seen: Observed, settings: Settings) -> str:
-    members = tuple(pod for pod in seen.pods if pods.current_plan(seen).member(pod.uid))
+    members = tuple(pod for pod in seen.pods if pod.uid in pods.members_by_uid(seen))
     settled = leaving.settled(seen, settings)
     known = {pod.uid for pod in (*members, *settled)}
     fresh = tuple(pod for pod in workers.usable(seen, settings) if pod.uid not in known)

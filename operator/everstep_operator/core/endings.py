@@ -47,7 +47,11 @@ def _by_word(seen: Observed, settings: Settings, over: Over, lost: tuple[Loss, .
     age = over.age_seconds + seen.sidecar_age_seconds
     if real is None and age < settings.victim_wait and _is_unexplained(seen, over):
         return None
-    return real or _unconfirmed_departure(seen, over) or Ending(_spoken_cause(over), _said(over), age)
+    return real or _unconfirmed_departure(seen, over) or _spoken(over, age)
+
+
+def _spoken(over: Over, age_seconds: float) -> Ending:
+    return Ending(_spoken_cause(over), _said(over), age_seconds, refused=over.refused)
 
 
 def _said(over: Over) -> str:
@@ -92,7 +96,7 @@ def _real_cause(seen: Observed, over: Over, lost: tuple[Loss, ...]) -> Ending | 
 
 
 def _is_at(seen: Observed, uid: str, worker: int) -> bool:
-    member = pods.current_plan(seen).member(uid)
+    member = pods.members_by_uid(seen).get(uid)
     return member is not None and member.id == worker
 
 

@@ -21,7 +21,7 @@ def leaving_members(seen: Observed) -> tuple[PodView, ...]:
 
 
 def _is_done(seen: Observed, pod: PodView) -> bool:
-    member = pods.current_plan(seen).member(pod.uid)
+    member = pods.members_by_uid(seen).get(pod.uid)
     return member is not None and suspicion.has_finished(seen, member, pod, pods.current_attempt(seen).number)
 
 
@@ -126,11 +126,11 @@ def joiners(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 
 def settled(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """Usable pods outside the attempt that were there for a while, by ascending id."""
-    plan = pods.current_plan(seen)
+    members = pods.members_by_uid(seen)
     return tuple(
         pod
         for pod in workers.usable(seen, settings)
-        if plan.member(pod.uid) is None and pod.sidecar_age_seconds >= settings.grow_settle
+        if pod.uid not in members and pod.sidecar_age_seconds >= settings.grow_settle
     )
 
 

@@ -88,7 +88,7 @@ class Settings:
     )
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
-    finish_grace: float = 30.0  # pods that still run so long after Complete are deleted
+    finish_grace: float = 30.0  # pods that still run so long after Complete or Failed are deleted
     half_placed: float = 60.0  # a job below min that holds room and finds no more says so after this
     grow_wait: float = 120.0  # so long a worker that could join waits for those that are on their way to a node
     grow_least: float = 30.0  # the shortest interval between two restarts for growth, where the user says none
@@ -190,6 +190,7 @@ class HistoryEntry:
     message: str = ""
     started_at: str = ""
     ended_at: str = ""
+    num_workers: int = 0  # members of its plan; `nodes` has their nodes only where they are few
 
 
 @dataclass(frozen=True)
@@ -388,6 +389,8 @@ class Observed:
     refused_actions: tuple[RefusedAction, ...] = ()
     accepted_generation: int = 0  # where `problems` are of a newer one: the generation that `spec` is of
     has_template: bool = True  # whether pods can be made: an operator that never saw a valid spec has none
+    look_pause: float = 0.0  # where there are many jobs a quiet one is looked at after so many seconds only,
+    step_pause: float = 0.0  # and its step written so long after the last one, where `Settings.step_write` is shorter
     half_placed: tuple[str, ...] = ()  # namespace/name of other jobs that hold room while they find no more
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
@@ -485,12 +488,32 @@ class AskLeave:
 
 
 @dataclass(frozen=True)
+class AskExit:
+    """The job has failed: this pod is to end by itself, so that its logs stay."""
+
+    uid: str
+    ip: str
+    attempt: int
+    why: str
+
+
+@dataclass(frozen=True)
 class DeleteJob:
     """The TTL is over."""
 
 
 Action = (
-    WriteStatus | CreatePod | DeletePod | PublishPlan | Announce | Prepare | AskSight | Probe | AskLeave | DeleteJob
+    WriteStatus
+    | CreatePod
+    | DeletePod
+    | PublishPlan
+    | Announce
+    | Prepare
+    | AskSight
+    | Probe
+    | AskLeave
+    | AskExit
+    | DeleteJob
 )
 
 

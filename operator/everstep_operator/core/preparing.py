@@ -98,12 +98,11 @@ def _why_missing(seen: Observed, settings: Settings, worker: int) -> str:
 
 def _look_again(seen: Observed, settings: Settings) -> float:
     """A node that just came back counts when it was Ready long enough: no event tells that."""
-    names = {pod.node for pod in seen.pods}
+    names = {pod.node for pod in seen.pods}.union(*(pod.avoid for pod in seen.pods))
     waits = [
         settings.node_ready - node.ready_age_seconds
         for node in seen.nodes.values()
-        if node.name in names | set().union(*(pod.avoid for pod in seen.pods))
-        and node.ready_age_seconds < settings.node_ready
+        if node.name in names and node.ready_age_seconds < settings.node_ready
     ]
     return max(0.1, min([LOOK_AGAIN, *waits]))
 

@@ -1,4 +1,4 @@
-"""R31: the end of a job, and what is left to do after it: no pod keeps running, finished pods stay for their logs until the TTL."""
+"""R31: the end of a job, and what is left to do after it: no pod keeps running, and those that trained stay for their logs until the TTL."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ from dataclasses import replace
 
 from everstep_operator.core import attempts, clock, pods, workers
 from everstep_operator.core.budget import Stop
-from everstep_operator.core.model import Action, DeleteJob, JobStatus, Observed, PodView, Settings, WorkerStatus
+from everstep_operator.core.model import (
+    Action,
+    AskExit,
+    DeleteJob,
+    JobStatus,
+    Observed,
+    PodView,
+    Settings,
+    WorkerStatus,
+)
+
+# Whose pods end by themselves: after Complete their launchers know that by themselves, after Failed they are asked.
+_END_BY_THEMSELVES = {"Complete": ("Finished",), "Failed": ("Finished", "Joined")}
+_LONGEST_WHY = 500  # characters
 
 
 def complete(seen: Observed, status: JobStatus) -> JobStatus:
@@ -51,15 +64,30 @@ def clean_up(seen: Observed, settings: Settings) -> tuple[tuple[Action, ...], fl
     ttl = seen.spec.ttl_seconds_after_finished if seen.spec else None
     if ttl is not None and age >= ttl:
         return (DeleteJob(),), None
-    doomed = tuple(pod for pod in seen.pods if not pods.is_over(pod) and _is_due(seen, settings, pod, age))
+    ending = _ending(seen) if age < settings.finish_grace else ()
+    spared = {pod.uid for pod in ending}
+    doomed = tuple(pod for pod in seen.pods if not pods.is_over(pod) and pod.uid not in spared)
     waits = [limit - age for limit in (ttl, _grace_of(seen, settings)) if limit is not None and limit > age]
-    return workers.deletions(seen, doomed), min(waits, default=None)
+    return (*_exits(seen, ending), *workers.deletions(seen, doomed)), min(waits, default=None)
 
 
-def _is_due(seen: Observed, settings: Settings, pod: PodView, age: float) -> bool:
-    """Those that finished end by themselves; pods that still run after a while, and all others, are deleted."""
-    finished = any(row.id == pod.worker_id and row.state == "Finished" for row in seen.status.workers)
-    return seen.status.result == "Failed" or not finished or age >= settings.finish_grace
+def _ending(seen: Observed) -> tuple[PodView, ...]:
+    """Pods that are about to end by themselves, with their logs; all others go at once: they have not trained lately, or are lost."""
+    states = _END_BY_THEMSELVES[seen.status.result]
+    ids = {row.id for row in seen.status.workers if row.state in states}
+    return tuple(
+        pod for pod in seen.pods if pod.worker_id in ids and not pods.is_over(pod) and not pods.is_leaving(pod)
+    )
+
+
+def _exits(seen: Observed, ending: tuple[PodView, ...]) -> tuple[AskExit, ...]:
+    """After Failed no launcher ends before it is told to."""
+    attempt, status = seen.status.attempt, seen.status
+    if status.result != "Failed" or attempt is None:
+        return ()
+    why = f"{status.result_reason}: {status.result_message}"[:_LONGEST_WHY]
+    there = sorted((pod for pod in ending if pod.sidecar_running and pod.ip), key=lambda pod: pod.worker_id)
+    return tuple(AskExit(pod.uid, pod.ip, attempt.number, why) for pod in there)
 
 
 def _grace_of(seen: Observed, settings: Settings) -> float | None:

@@ -105,6 +105,8 @@ def conclude(seen: Observed, settings: Settings, spec: JobSpec, status: JobStatu
     ended = budget.Ended(number, ending.cause, newest is not None and newest.attempt == number)
     status = replace(status, budget=budget.spend(status.budget, ended, now=seen.now, policy=spec.restart))
     stop = budget.stop(status.budget, now=seen.now, policy=spec.restart, settings=settings)
+    if ending.refused:
+        stop = budget.Stop("WorkerCannotStart", "the command cannot work, and is not tried again")
     if stop and ending.cause not in budget.PLANNED:
         return fail(seen, status, stop, ending.message)
     following = attempts.begin(seen, settings, status, ending)
@@ -201,6 +203,7 @@ def _hint(seen: Observed, settings: Settings) -> str:
 def _tell(seen: Observed) -> tuple[Action, ...]:
     """R2, R23: the plan to every live pod, members and non-members; over HTTP to those whose kubelet does not, or not yet, bring it."""
     plan = pods.current_plan(seen)
+    acknowledged = frozenset(seen.announced)
     live = [pod for pod in sorted(seen.pods, key=lambda pod: pod.worker_id) if not pods.is_over(pod)]
     published = tuple(
         PublishPlan(pod.name, pod.uid, pod.plan_attempt, plan)
@@ -210,7 +213,7 @@ def _tell(seen: Observed) -> tuple[Action, ...]:
     announced = tuple(
         Announce(pod.uid, pod.ip, plan.attempt, plan)
         for pod in live
-        if pod.ip and pod.sidecar_running and pod.uid not in seen.announced and _is_hard_to_reach(pod, plan.attempt)
+        if pod.ip and pod.sidecar_running and pod.uid not in acknowledged and _is_hard_to_reach(pod, plan.attempt)
     )
     return published + announced
 
@@ -241,4 +244,5 @@ def _next_look(seen: Observed, settings: Settings) -> float:
         return max(SOON, left) if left > 0 else SLOWLY
     if not phases.is_training(seen.status):
         return SLOWLY
-    return max(SOON, min(settings.step_write, growth.seconds_to_look(seen, settings)))
+    quiet = max(settings.step_write, seen.look_pause)
+    return max(SOON, min(quiet, growth.seconds_to_look(seen, settings)))

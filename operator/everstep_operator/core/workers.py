@@ -105,7 +105,7 @@ def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
     """Pending, and one of the nodes that it must avoid is well again, or gone: affinity cannot be changed, so another id is made."""
     if pod.phase != "Pending" or pod.node:
         return False
-    bad = {*pods.avoided_nodes(seen), *pods.suspect_nodes(seen, settings)}
+    bad = pods.suspects(seen, settings).union(pods.avoided_nodes(seen))
     return any(pods.is_node_gone(seen, node) or (node in seen.nodes and node not in bad) for node in pod.avoid)
 
 
@@ -131,6 +131,7 @@ def live_ids(status: JobStatus) -> tuple[int, ...]:
     return tuple(sorted(row.id for row in status.workers if row.state in LIVE))
 
 
+@pods.once_a_pass
 def usable(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """Pods that can be members now, by ascending id."""
     there = pods.by_worker(seen)
@@ -170,6 +171,7 @@ def _why_not_running(seen: Observed, pod: PodView) -> str:
     )
 
 
+@pods.once_a_pass
 def _held(seen: Observed) -> str:
     """Pods of workers that were given up, and that hold the room of others for as long as their nodes do not end them."""
     gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
@@ -179,10 +181,10 @@ def _held(seen: Observed) -> str:
 
 
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
-    joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
+    joined = pods.states(seen).get(pod.worker_id) == "Joined"
     if pods.is_node_bad(seen, pod.node):
         return f"node {pod.node} does not answer; {REPAIR}"
-    if not joined and pod.node in pods.suspect_nodes(seen, settings):
+    if not joined and pod.node in pods.suspects(seen, settings):
         return f"node {pod.node} came back a moment ago"
     if pod.node not in seen.nodes:
         return f"node {pod.node} is not known to the operator yet; look whether it may list nodes"
@@ -202,11 +204,10 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     """R20: a pod for each wanted id that has none, never where this job lost a worker."""
     there = pods.by_worker(seen)
-    if not seen.has_template:
-        return ()
-    avoid = pods.avoided_nodes(seen)[:MOST_AVOIDED]
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
-    image = _image(seen)
+    if not wanted or not seen.has_template:
+        return ()
+    avoid, image = pods.avoided_nodes(seen)[:MOST_AVOIDED], _image(seen)
     return tuple(CreatePod(number, avoid, image) for number in sorted(wanted) if number not in seen.names_taken)
 
 
@@ -225,10 +226,9 @@ def probes(seen: Observed) -> tuple[Probe, ...]:
 
     R26: their silence counts where others answer, so a few others are asked too.
     """
-    plan = seen.status.attempt.plan if seen.status.attempt else None
-    live = set(live_ids(seen.status))
+    members, live = pods.members_by_uid(seen), set(live_ids(seen.status))
     there = sorted((pod for pod in seen.pods if _may_answer(pod)), key=lambda pod: pod.worker_id)
-    idle = [pod for pod in there if pod.worker_id in live and not (plan and plan.member(pod.uid))]
+    idle = [pod for pod in there if pod.worker_id in live and pod.uid not in members]
     asked = [pod for pod in idle if pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)]
     witnesses = [pod for pod in there if not pods.is_node_bad(seen, pod.node)][:MOST_WITNESSES] if asked else []
     return tuple(Probe(pod.uid, pod.ip) for pod in (*asked, *witnesses))

@@ -23,7 +23,7 @@ class Report:
 def first_cause(reports: tuple[Report, ...]) -> Report:
     """R32: peer-lost is what the others see of a failure, so anything else goes before it.
 
-    Then a killed process goes before one that raised, then the earlier one.
+    One that can never work goes before all; then a killed process before one that raised, then the earlier one.
     """
     return min(reports, key=lambda report: (_rank_of_evidence(report.exited), report.died_at))
 
@@ -41,6 +41,7 @@ def over_of(report: Report, plan: Plan, *, is_saved: bool) -> Over:
         rank=exited.rank,
         details=exited.last_lines.strip(),
         oom=exited.oom_killed,
+        refused=exited.refused,
     )
 
 
@@ -72,6 +73,8 @@ def _completeness(step: int, *, is_saved: bool) -> str:
 
 
 def _rank_of_evidence(exited: Exited) -> int:
+    if exited.refused:
+        return -1
     if exited.cause == "peer-lost":
         return 2
     return 0 if exited.cause == "launcher-gone" or exited.signal is not None or exited.oom_killed else 1

@@ -62,6 +62,16 @@ def test_told_to_leave_it_takes_the_trainers_along(pod: Pod) -> None:
     assert not any(is_alive(pid) for pid in trainers)
 
 
+def test_of_a_failed_job_trainers_get_a_moment_and_the_last_word_says_why(pod: Pod) -> None:
+    pod.run("python3", pod.script("train.py", SAVES_ON_TERM))
+    wait_for_trainer(pod)
+    pod.sidecar.send(local.Exit("failed", grace_seconds=60.0, why="DeadlineExceeded: it took too long"))
+    assert pod.wait() == 0
+    assert pod.stdout.read_bytes() == b"up\nsaved\n"
+    word = last_word(pod)
+    assert (word["attempt"], word["result"], word["lastLines"]) == (1, "failed", "DeadlineExceeded: it took too long")
+
+
 def test_sigterm_reaches_a_script_without_the_library_at_once(pod: Pod) -> None:
     pod.run("python3", pod.script("train.py", SAVES_ON_TERM))
     wait_for_trainer(pod)

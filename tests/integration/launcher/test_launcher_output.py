@@ -101,3 +101,16 @@ def _num_waiting(handle: int) -> int:
 def test_output_after_a_closed_log_ends_nothing(pod: Pod, processes: int) -> None:
     pod.run("torchrun", pod.script("train.py", "import os\nos.close(1)\nos.close(2)\n"), sizes=(processes,))
     pod.sidecar.expect(local.Finished)
+
+
+def test_a_progress_bar_of_several_trainers_is_shown_while_it_is_drawn(pod: Pod) -> None:
+    text = """
+import os, sys, time
+for number in range(10**6):
+    sys.stderr.write(f"\\rstep {number}")
+    time.sleep(0.01)
+"""
+    pod.run("torchrun", pod.script("train.py", text), sizes=(2,))
+    for rank in (0, 1):
+        wait_until(lambda rank=rank: b"[rank %d] step " % rank in pod.stderr.read_bytes(), f"the bar of rank {rank}")
+    assert b"\r" not in users_stderr(pod)

@@ -1,11 +1,13 @@
-"""R31: a script that fails by its own word after its last step: still a crash, but one that says that training was complete."""
+"""How a job ends badly. R31: a script that fails by its own word after its last step: still a crash, but one that says that training
+was complete.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from everstep_protocol import local
-from everstep_protocol.messages import Over
+from everstep_protocol.messages import Ack, ExitRequest, Over
 from everstep_protocol.plan import Plan
 from integration.sidecar.sidecar_harness import Trainer, World
 
@@ -68,3 +70,25 @@ def test_r31_before_the_last_step_a_crash_says_nothing_of_it(make_world):
     over = world.pump_until(lambda: world.pods[0].status().over, "over")
     assert over.message == "rank 1 (pod w1 on node-1) exited with code 1"
     assert over.details == RAISED
+
+
+def test_of_a_failed_job_a_launcher_that_comes_later_is_told_too(make_world):
+    world = make_world(1, launchers=False)
+    (pod,) = world.pods
+    for _ in range(2):
+        assert pod.ask_ok("/v1/exit", ExitRequest(0, "NoProgress: why"), Ack) == Ack(0)
+    for nonce in ("first", "restarted"):
+        launcher = pod.connect_launcher(nonce=nonce)
+        order = world.pump_until(lambda launcher=launcher: launcher.find(local.Exit), "the order to end")
+        assert (order.result, order.why, order.grace_seconds > 0) == ("failed", "NoProgress: why", True)
+        assert launcher.count(local.Exit) == 1
+        launcher.close()
+
+
+def test_only_the_operator_ends_a_pod_and_only_for_the_newest_attempt(make_world):
+    world = make_world(2)
+    world.begin(1, world.pods)
+    first, second = world.pods
+    assert first.ask("/v1/exit", ExitRequest(1, "why"), sender=second.uid)[0] == 403
+    assert first.ask("/v1/exit", ExitRequest(0, "why"))[0] == 409
+    assert first.launcher.find(local.Exit) is None

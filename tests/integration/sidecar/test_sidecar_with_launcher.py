@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from descendants import descendants, kill_all
 from everstep_protocol import names
+from everstep_protocol.messages import Ack, ExitRequest
 from everstep_protocol.plan import Plan
 from everstep_sidecar.inject import inject
 from integration.sidecar.sidecar_harness import HANG_SECONDS, Pod, Trainer, World, until
@@ -105,6 +106,25 @@ def test_start_crash_start_again_finish(make_world, launchers):
     words = [json.loads((pod.base / "termination").read_text()) for pod in world.pods]
     assert [(word["attempt"], word["result"]) for word in words] == [(2, "finished")] * 2
     assert len(set((launchers.folder / "started-0").read_text().split())) > 3  # another port each time
+
+
+def test_pods_of_a_failed_job_end_by_themselves_with_their_output_and_say_why(make_world, launchers):
+    world = make_world(2, launchers=False)
+    for pod in world.pods:
+        launchers.start(pod)
+    _begin(world, 1)
+    until(lambda: _starts(launchers.folder) == [1, 1], "both ranks run")
+    (launchers.folder / "crash-1").touch()
+    until(lambda: world.pods[0].status().over, "over")
+    for pod in world.pods:
+        assert pod.ask_ok("/v1/exit", ExitRequest(1, "CrashBudgetExceeded: one crash"), Ack).highest == 1
+    assert [process.wait(HANG_SECONDS) for process in launchers.processes] == [0, 0]
+    words = [json.loads((pod.base / "termination").read_text()) for pod in world.pods]
+    assert [(word["attempt"], word["result"]) for word in words] == [(1, "failed")] * 2
+    assert [word["lastLines"] for word in words] == ["CrashBudgetExceeded: one crash", "the data set is empty\n"]
+    logs = [(pod.base / "launcher.log").read_text() for pod in world.pods]
+    assert all("the job has failed, and this worker ends: CrashBudgetExceeded: one crash" in log for log in logs)
+    assert "the data set is empty" in logs[1]
 
 
 def test_r31_a_trainer_that_is_killed_after_the_last_commit_has_finished(make_world, launchers):

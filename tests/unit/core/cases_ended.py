@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep_operator.core.model import (
+    AskExit,
     DeleteJob,
     DeletePod,
     Notice,
@@ -114,19 +115,47 @@ case(
     ),
     decision("Succeeded", "Finished", COMPLETE_TEXT, DeleteJob(), conditions=IS_COMPLETE),
 )
+IS_FAILED = {
+    "Degraded": NOTHING_RUNS,
+    "Failed": ("True", "NoProgress", "why"),
+    "Complete": ("False", "NoProgress", "the job has ended otherwise: see condition Failed"),
+}
+FAILED = failed("NoProgress", "why", started_status())
 case(
-    "after Failed: running pods are deleted, ended ones stay for their logs",
-    observed(status=failed("NoProgress", "why", started_status()), pods=(pod(0), pod(1, phase="Failed"))),
+    "after Failed: pods that trained are asked to end by themselves, ended ones stay for their logs, others go",
+    observed(
+        status=replace(FAILED, workers=(*FAILED.workers, *rows(8, 9, state="Wanted"))),
+        pods=(pod(0), pod(1, phase="Failed"), pod(2, sidecar_running=False), pod(8), pending(9)),
+    ),
     decision(
         "Failed",
         "NoProgress",
         "why",
-        DeletePod("gpt-w0", "u0", "7"),
+        AskExit("u0", "10.0.0.0", 1, "NoProgress: why"),
+        DeletePod("gpt-w8", "u8", "7"),
+        DeletePod("gpt-w9", "u9", "7"),
         requeue_after=30.0,
-        conditions={
-            "Degraded": NOTHING_RUNS,
-            "Failed": ("True", "NoProgress", "why"),
-            "Complete": ("False", "NoProgress", "the job has ended otherwise: see condition Failed"),
-        },
+        conditions=IS_FAILED,
+    ),
+)
+case(
+    "after Failed: what does not end by itself is deleted after a while",
+    observed(status=replace(FAILED, completed_at="2025-11-29T07:06:00.000Z"), pods=(pod(0), pod(1, phase="Succeeded"))),
+    decision("Failed", "NoProgress", "why", DeletePod("gpt-w0", "u0", "7"), conditions=IS_FAILED),
+)
+case(
+    "after Failed: who is given up or being deleted already is asked nothing",
+    observed(
+        status=replace(FAILED, workers=(*rows(0), *rows(1, state="Lost"))),
+        pods=(pod(0, deletion_age_seconds=1.0), pod(1)),
+    ),
+    decision(
+        "Failed",
+        "NoProgress",
+        "why",
+        DeletePod("gpt-w1", "u1", "7"),
+        requeue_after=30.0,
+        conditions=IS_FAILED,
+        suspects=("n1",),
     ),
 )

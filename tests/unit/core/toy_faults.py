@@ -165,7 +165,6 @@ WHOLE: dict[str, tuple[tuple[Any, Any], tuple[str, ...], Any]] = {
 MESSAGE_REASONS = (*WORKERS, *SAVES, *RESTARTS, "WorkersSilent", "StartingAttempt", "Preparing", "RestartingWorkers")
 NOT_A_MESSAGE = ("Probe",)  # no answer is awaited: a result that never comes
 NOT_AWAITED = {
-    "Exit": "pods of a job that has finished are deleted after `finish_grace` whether they ended or not",
     "Ping": "a plan is announced, and is on the pod: a ping tells of a higher attempt what both did not",
     "Saved": "the sidecar looks for snapshots by itself (unit/sidecar/test_limits_of_saves.py)",
 }

@@ -31,7 +31,7 @@ def rest(world: World) -> str:
         if k[0] == "api"
     ):
         return ""
-    is_left = any(p.deleted_at is None for p in world.pods.values())
+    is_left = any(p.deleted_at is None and p.view.phase != "Succeeded" for p in world.pods.values())
     if world.status.result:
         return "" if is_left else {"Complete": "succeeded"}.get(world.status.result, "failed")
     attempt = world.status.attempt

@@ -81,6 +81,9 @@ def _container(world: World, p: Pod) -> None:
             world.wake()
     elif world.hears_launcher(p, "LauncherHello"):
         p.connected = True
+        if p.is_exiting and world.hears_launcher(p, "Exit"):
+            p.view = replace(p.view, phase="Succeeded", trainer_terminated=True)
+            world.wake()
 
 
 def end_container(world: World, p: Pod) -> None:

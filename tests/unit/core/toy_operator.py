@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 
 QUICK = 0.4  # seconds that an answered request takes
 HELD = 5.0  # a prepare that is not ready is held so long, then answered `busy`
-UNANSWERED = {"Prepare": 10.0, "Announce": 3.0, "AskSight": 3.0, "AskLeave": 3.0}
-REQUESTS = {"Prepare": "PrepareRequest", "Announce": "Announce", "AskSight": "SightRequest", "AskLeave": "LeaveRequest"}
+UNANSWERED = {"Prepare": 10.0, "Announce": 3.0, "AskSight": 3.0, "AskLeave": 3.0, "AskExit": 3.0}
+REQUESTS = {
+    "Prepare": "PrepareRequest",
+    "Announce": "Announce",
+    "AskSight": "SightRequest",
+    "AskLeave": "LeaveRequest",
+    "AskExit": "ExitRequest",
+}
 WEIGHT = {"ready": 2, "fenced": 2, "wait": 1, "stop": 1, "busy": 0}  # what settles more is kept
 VERBS = {
     "WriteStatus": "patch status of job",
@@ -217,6 +223,11 @@ class Operator:
             self.leave.accepted = True
         if run and run.plan.attempt == action.attempt and run.leave_until is None and not run.over:
             run.leave_until = world.now + action.deadline_seconds
+
+    def _end_AskExit(self, world: World, action: Any) -> None:  # noqa: N802
+        p = world.pod(action.uid)
+        if p:
+            p.is_exiting = True
 
 
 def _about(action: Any) -> tuple[object, ...]:

@@ -94,6 +94,7 @@ class Pod:
     deleted_at: float | None = None
     grace: int = 5
     container_ended_at: float | None = None  # its trainer container is down since then
+    is_exiting: bool = False  # its sidecar was told that the job has failed
 
 
 @dataclass

@@ -109,8 +109,12 @@ def what_it_shows(world: World) -> tuple[str, ...]:
     """The combination that makes a moment."""
     attempt, run, said = world.status.attempt, world.current_run(), world.last
     state = attempt.state if attempt else "none"
-    stage = run.stage(world.until) if run else "-"
+    stage = run.stage(world.until) if run else "pods ended" if _have_pods_ended(world) else "-"
     if run and world.operator.leave and stage in ("leaving", "stopping", "stopped"):
         stage += f" for {world.operator.leave.purpose}"
     script = () if world.library or stage == "-" else ("plain",)
     return (said.reason if said else "-", state, stage, *script)
+
+
+def _have_pods_ended(world: World) -> bool:
+    return any(p.view.phase == "Succeeded" for p in world.pods.values())

@@ -207,7 +207,7 @@ def test_exits_are_described() -> None:
 
 def test_a_program_that_is_not_there_leaves_no_pipe_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with pytest.raises(FileNotFoundError, match="no-such: no such program"):
+    with pytest.raises(processes.CannotExecute, match="no-such: no such program"):
         processes.spawn(Launch(0, ("no-such",), {"PATH": "/bin"}))
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 

@@ -44,7 +44,7 @@ class Pod:
     uid: str
     status: SidecarStatus
     key: bytes = KEY
-    paths: tuple[str, ...] = ("poll", "announce", "leave", "prepare", "sight")
+    paths: tuple[str, ...] = ("poll", "announce", "leave", "prepare", "sight", "exit")
     asked: list[Any] = field(default_factory=list)
     answer: Callable[[Any], Any] = lambda request: messages.Ack(1)
     rejects_polls: bool = False
@@ -57,6 +57,7 @@ class Pod:
             "poll": PollRequest,
             "announce": messages.Announce,
             "leave": messages.LeaveRequest,
+            "exit": messages.ExitRequest,
             "prepare": PrepareRequest,
             "sight": messages.SightRequest,
         }

@@ -319,3 +319,29 @@ def test_st17_a_message_that_differs_only_in_numbers_keeps_its_first_form() -> N
         await pod.stop()
 
     run(test)
+
+
+def test_a_pod_of_a_failed_job_is_told_once_and_again_where_that_failed() -> None:
+    answers = iter([False, True, True])
+
+    def answer(request: Any) -> Any:
+        if not next(answers):
+            raise Rejected(503, "not now")
+        return messages.Ack(1)
+
+    async def test() -> None:
+        pod = Pod(address(1), free_port(), "pod-a", status("pod-a"), answer=answer)
+        await pod.start()
+        async with client(pod.port) as asker:
+            errands = errands_of(asker, clock=FastClock())
+            for count in (1, 2):
+                while len(pod.asked) < count:
+                    errands.exit(model.AskExit("pod-a", pod.ip, 4, "NoProgress: why"))
+                    await asyncio.sleep(0.01)
+            for _ in range(20):
+                errands.exit(model.AskExit("pod-a", pod.ip, 4, "NoProgress: why"))
+                await asyncio.sleep(0.01)
+            assert pod.asked == 2 * [messages.ExitRequest(4, "NoProgress: why")]
+        await pod.stop()
+
+    run(test)

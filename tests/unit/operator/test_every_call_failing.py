@@ -56,7 +56,7 @@ WAYS = {
     "broken off": None,
     "no answer": None,
 }
-SIDECARS = ("prepare", "sight", "announce", "leave", "poll")
+SIDECARS = ("prepare", "sight", "announce", "leave", "exit", "poll")
 READ_AGAIN = ("GET", "/apis/everstep.dev/v1alpha1/namespaces/*/trainingjobs/*")
 WRITE_STATUS = ("PATCH", READ_AGAIN[1] + "/status")
 
@@ -76,6 +76,7 @@ NEVER_DONE: dict[type, Any] = {
     model.AskSight: model.AskSight("u7", "10.0.0.7", 1, "i"),
     model.Probe: model.Probe("u8", "10.0.0.8"),
     model.AskLeave: model.AskLeave("u0", "10.0.0.0", 1, 5.0, "change"),
+    model.AskExit: model.AskExit("u2", "10.0.0.2", 1, "NoProgress: three crashes"),
 }
 
 OTHER_PODS = tuple(model.CreatePod(number) for number in range(10, 20))  # all of them need the one Secret

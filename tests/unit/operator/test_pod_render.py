@@ -14,7 +14,7 @@ from everstep_operator.settings import PodSettings
 
 Raw = dict[str, Any]
 
-OWNER = Owner("gpt", "team", "0123456789abcdef", "cluster-uid")
+OWNER = Owner("gpt", "team", "0123456789abcdef", "cluster-uid", "k1")
 SETTINGS = PodSettings("everstep:1", "Never")
 GUARANTEED = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": 2, "memory": "4096Mi"}}
 
@@ -188,7 +188,7 @@ def test_memory_volume_is_half_of_the_limit(resources: Raw, medium: Raw) -> None
         "name": "everstep-storage",
         "persistentVolumeClaim": {"claimName": "checkpoints"},
     }
-    assert volumes["everstep-token"]["secret"] == {"secretName": "gpt-01234567-token"}
+    assert volumes["everstep-token"]["secret"] == {"secretName": "gpt-01234567-token-k1"}
 
 
 def test_the_plan_comes_by_the_downward_api() -> None:

@@ -17,6 +17,7 @@ from everstep.launcher.settings import Settings
 # Of a shell command, for the torchrun shim in it: a Placement as JSON, and the file in which the shim says which rank failed first.
 ENV_PLACEMENT = "EVERSTEP_PLACEMENT"
 ENV_SHIM_REPORT = "EVERSTEP_SHIM_REPORT"
+START_PATH = Path("everstep") / "start" / "path"  # holds what Python imports at its start, and nothing else
 _MAX_RESTARTS = 100  # torchrun's own scale; what counts is spec.restartPolicy
 
 
@@ -90,6 +91,7 @@ def build_shell_variables(placement: Placement, shims: Path, report: Path, path:
         "PET_MASTER_PORT": str(placement.master_port),
         "PET_MAX_RESTARTS": "0",  # R7: an attempt starts once
         ENV_SHIM_REPORT: str(report),
+        names.ENV_TORCHRUN: str(shims / "torchrun"),
     }
 
 
@@ -101,7 +103,8 @@ def build_common_variables(settings: Settings, start: Start, *, has_libuv: bool 
     variables.pop(names.ENV_RESUME_DIR, None)
     if start.resume_dir:
         variables[names.ENV_RESUME_DIR] = start.resume_dir
-    variables["PYTHONPATH"] = _prepend(str(settings.library), given.get("PYTHONPATH"))
+    path = f"{settings.library / START_PATH}:{settings.library}"
+    variables["PYTHONPATH"] = _prepend(path, given.get("PYTHONPATH"))
     variables.setdefault("PYTHONUNBUFFERED", "1")
     variables.setdefault("OMP_NUM_THREADS", str(max(1, cores // (start.ranks[1] - start.ranks[0]))))
     if has_libuv is False:

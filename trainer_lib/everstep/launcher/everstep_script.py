@@ -5,7 +5,14 @@ import os
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - the image chooses the interpreter
-    sys.exit("everstep: python3 in this image is older than 3.10: use an image with a newer one")
+    _SENTENCE = "python3 in this image is older than 3.10: use an image with a newer one"
+    try:
+        with open(os.environ.get("TERMINATION_LOG", "/dev/termination-log"), "w") as file:  # noqa: PTH123
+            file.write('{"attempt": 0, "result": "refused", "exitCode": 2, "lastLines": "' + _SENTENCE + '"}')
+    except OSError:
+        pass
+    sys.stderr.write("everstep: " + _SENTENCE + "\n")
+    sys.exit(2)
 
 # What the image puts on PYTHONPATH is for the user's code: a `types.py` in it must not come before the standard library's.
 _foreign = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -1,4 +1,4 @@
-"""What trainers print, passed on: byte-exact from one process, with `[rank N] ` in front of each line from several."""
+"""What trainers print, passed on: byte-exact from one process, with `[rank N] ` in front of each line from several (`lines`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 
+from everstep.launcher.lines import PrefixedLines, without_redraws
 from everstep.launcher.loop import Loop
 
 TAIL_BYTES = 2048
 _CHUNK_BYTES = 65536
 _HIGH_WATER_BYTES = 262144  # more than this waiting for a slow reader of ours: trainers wait, too
 _DRAIN_CHUNKS = 32  # more than a pipe holds; bounded, for a grandchild may write for ever
-_LONGEST_LINE_BYTES = 1 << 20  # a longer one goes out in parts
 
 
 class Sink:
@@ -91,9 +91,7 @@ class Stream:
         self._loop = loop
         self._handle = handle
         self._sink = sink
-        self._prefix = prefix  # empty: pass bytes as they are
-        self._line = bytearray()
-        self._line_begun = False
+        self._lines = PrefixedLines(loop, sink.write, prefix) if prefix else None  # None: pass bytes as they are
         self.tail = b""
         self.num_bytes = 0  # that came so far
 
@@ -113,9 +111,8 @@ class Stream:
         self.drain()
         if self._handle < 0:
             return
-        if self._line or self._line_begun:
-            self._emit(bytes(self._line) + b"\n")
-            self._line.clear()
+        if self._lines is not None:
+            self._lines.close()
         self._loop.on_readable(self._handle, None)
         os.close(self._handle)
         self._handle = -1
@@ -140,27 +137,12 @@ class Stream:
             self._loop.on_readable(self._handle, None)
             return False
         self.num_bytes += len(data)
-        self.tail = (self.tail + data)[-TAIL_BYTES:]
-        if self._prefix:
-            self._pass_lines(data)
+        self.tail = without_redraws(self.tail + data)[-TAIL_BYTES:]
+        if self._lines is not None:
+            self._lines.take(data)
         else:
             self._sink.write(data)
         return True
-
-    def _pass_lines(self, data: bytes) -> None:
-        self._line += data
-        end = self._line.rfind(b"\n") + 1
-        if end:
-            for line in _split_lines(bytes(self._line[:end])):
-                self._emit(line)
-            del self._line[:end]
-        if len(self._line) > _LONGEST_LINE_BYTES:
-            self._emit(bytes(self._line))
-            self._line.clear()
-
-    def _emit(self, text: bytes) -> None:
-        self._sink.write(text if self._line_begun else self._prefix + text)
-        self._line_begun = not text.endswith(b"\n")
 
 
 class Output:
@@ -202,10 +184,6 @@ def clip(text: str, limit_bytes: int = TAIL_BYTES) -> str:
     cut = raw[len(raw) - limit_bytes :].decode(errors="ignore") if limit_bytes > 0 else ""
     _, newline, rest = cut.partition("\n")
     return rest if newline and rest else cut
-
-
-def _split_lines(data: bytes) -> list[bytes]:
-    return [line + b"\n" for line in data.split(b"\n")[:-1]]
 
 
 def _open_terminal(handle: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -50,8 +51,12 @@ class Exit:
         return self.exit_code == 0
 
 
+class CannotExecute(OSError):
+    """A program that can never be started in this image; its text is a sentence for the user."""
+
+
 def spawn(launch: Launch) -> Process:
-    """Start one process: default signal handlers, none of the launcher's files or sockets. Raises OSError, e.g. program not found."""
+    """Start one process: default signal handlers, none of the launcher's files or sockets. Raises OSError; CannotExecute, where that is sure."""
     path = find_program(launch.argv[0], launch.environment)
     ends = [*os.pipe(), *os.pipe()]
     try:
@@ -65,10 +70,10 @@ def spawn(launch: Launch) -> Process:
             setsigmask=(),
             setsigdef=_RESET,
         )
-    except OSError:
+    except OSError as error:
         os.close(ends[0])
         os.close(ends[2])
-        raise
+        raise _explain(path, error) from error
     finally:
         os.close(ends[1])
         os.close(ends[3])
@@ -76,11 +81,32 @@ def spawn(launch: Launch) -> Process:
 
 
 def find_program(name: str, environment: Mapping[str, str]) -> str:
-    """Where a program is, as a shell would find it. Raises FileNotFoundError."""
+    """Where a program is, as a shell would find it. Raises CannotExecute."""
     path = shutil.which(name, path=environment.get("PATH", os.defpath))
     if path is None:
-        raise FileNotFoundError(2, f"{name}: no such program here, or it may not be executed", name)
+        raise CannotExecute(
+            f"{name}: no such program here, or it may not be executed: correct the command or the file's mode"
+        )
     return path
+
+
+def _explain(path: str, error: OSError) -> OSError:
+    """The sentence for a program that is there and cannot be executed."""
+    if error.errno == errno.ENOENT:
+        return CannotExecute(
+            f"{path}: the interpreter that its first line names is not in the image: correct that line (its end, too: no carriage "
+            "return), or name the interpreter in the command"
+        )
+    if error.errno == errno.ENOEXEC:
+        return CannotExecute(
+            f"{path}: no program for this machine ({os.uname().machine}): a script needs a first line like #!/bin/sh, and a binary must "
+            "be built for this architecture"
+        )
+    if error.errno == errno.EACCES:
+        return CannotExecute(
+            f"{path}: it, or its interpreter, may not be executed: correct the file's mode, or the volume's (noexec)"
+        )
+    return error
 
 
 def send_signal(pid: int, number: int, *, group: bool) -> None:

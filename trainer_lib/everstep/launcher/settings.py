@@ -35,8 +35,23 @@ class Settings:
 
     @property
     def folder(self) -> Path:
-        """The launcher's own files on the memory volume: the torchrun shim and what it reports."""
-        return self.memory / "launcher"
+        """The launcher's own files on the memory volume: the torchrun shim and what it reports, and what trainers are told."""
+        return folder(self.memory)
+
+
+def folder(memory: Path) -> Path:
+    """The launcher's own files on the memory volume."""
+    return memory / "launcher"
+
+
+def placement_file(memory: Path) -> Path:
+    """Where the launcher says which place this worker has in the attempt that runs."""
+    return folder(memory) / "placement.json"
+
+
+def refusal_file(memory: Path, attempt: int) -> Path:
+    """Where a process of this attempt leaves why it can never work."""
+    return folder(memory) / f"refused-{attempt}.json"
 
 
 def read_settings(command: UserCommand, environment: Mapping[str, str], library: Path) -> Settings:

@@ -1,4 +1,7 @@
-"""`torchrun` inside a user's shell command: starts the ranks of this worker exactly as the launcher would."""
+"""`torchrun` inside a user's shell command: starts the ranks of this worker exactly as the launcher would.
+
+It is first on PATH; and where a shell finds another one first, that one hands over to it (`everstep.start.hand_over`).
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from everstep.launcher.processes import Launch
 from everstep.launcher.trainers import Trainers
 
 _REFUSED = 2
+_OURS = (ENV_PLACEMENT, ENV_SHIM_REPORT, names.ENV_TORCHRUN, names.ENV_HANDED_OVER)
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -30,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Returns the exit code of the first rank that failed (128 + signal, as shells say it), else 0."""
     try:
         placement = codec.loads(Placement, os.environ.get(ENV_PLACEMENT, ""))
-        command = parse_command(("torchrun", *arguments))
+        command = parse_command(arguments if names.ENV_HANDED_OVER in os.environ else ("torchrun", *arguments))
         _check_num_processes(command, placement)
         launches = _build_launches(command, placement, _clean(os.environ))
         if len(launches) == 1:
@@ -54,7 +58,7 @@ def _clean(variables: Mapping[str, str]) -> dict[str, str]:
     own = str(Path(sys.argv[0]).parent)
     kept = {name: value for name, value in variables.items() if not name.startswith("PET_")}
     kept["PATH"] = ":".join(folder for folder in kept.get("PATH", os.defpath).split(":") if folder != own)
-    return {name: value for name, value in kept.items() if name not in (ENV_PLACEMENT, ENV_SHIM_REPORT)}
+    return {name: value for name, value in kept.items() if name not in _OURS}
 
 
 def _build_launches(command: UserCommand, placement: Placement, common: dict[str, str]) -> list[Launch]:

@@ -6,14 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-from everstep_protocol import codec
-from everstep_protocol.local import Start
+from everstep_protocol import codec, local
+from everstep_protocol.local import ProcessExited, Start
 from everstep_protocol.plan import parse_plan
 
 from everstep.launcher import environment, host
 from everstep.launcher.environment import ENV_PLACEMENT, Placement
 from everstep.launcher.processes import Launch
-from everstep.launcher.settings import Settings
+from everstep.launcher.settings import Settings, placement_file, refusal_file
 
 _SHIM = """#!{python}
 import sys
@@ -29,6 +29,9 @@ def prepare_launches(
     """Write the plan file and build one launch a rank (a shell command: one in all). Raises OSError, ValueError."""
     placement = environment.place(start, parse_plan(start.plan))
     _write_atomically(settings.plan_file, start.plan)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    _write_atomically(placement_file(settings.memory), codec.dumps(placement))
+    refusal_file(settings.memory, placement.attempt).unlink(missing_ok=True)
     common = environment.build_common_variables(settings, start, has_libuv=has_libuv, cores=host.count_cores())
     if settings.command.kind == "shell":
         return [_prepare_shell(settings, placement, common)]
@@ -54,8 +57,25 @@ def address_of_peer(start: Start) -> str:
     return next((member.ip for member in parse_plan(start.plan).members if member.ranks != start.ranks), "")
 
 
-def shim_report(settings: Settings, attempt: int) -> Path:
-    """Where the torchrun shim of an attempt says which rank failed first."""
+def read_report(settings: Settings, attempt: int) -> ProcessExited | None:
+    """What was left by a process of this attempt that refused to go on, else by the torchrun shim: who failed first. None: neither."""
+    return read_refusal(settings, attempt) or _read_exited(_shim_report(settings, attempt))
+
+
+def read_refusal(settings: Settings, attempt: int) -> ProcessExited | None:
+    """What was left by a process of this attempt that can never work."""
+    return _read_exited(refusal_file(settings.memory, attempt))
+
+
+def _read_exited(path: Path) -> ProcessExited | None:
+    try:
+        message = local.decode(path.read_bytes())
+    except (OSError, codec.InvalidDocument):
+        return None
+    return message if isinstance(message, ProcessExited) else None
+
+
+def _shim_report(settings: Settings, attempt: int) -> Path:
     return settings.folder / f"exited-{attempt}.json"
 
 
@@ -64,7 +84,7 @@ def _prepare_shell(settings: Settings, placement: Placement, common: dict[str, s
     shims.mkdir(parents=True, exist_ok=True)
     shim = shims / "torchrun"
     _write_atomically(shim, _SHIM.format(python=sys.executable, library=str(settings.library)), 0o755)
-    report = shim_report(settings, placement.attempt)
+    report = _shim_report(settings, placement.attempt)
     report.unlink(missing_ok=True)
     path = common.get("PATH", os.defpath)
     variables = environment.merge(

@@ -9,7 +9,7 @@ import uuid
 from collections import deque
 from pathlib import Path
 
-from everstep_protocol import codec, local, names
+from everstep_protocol import local, names
 
 from everstep.launcher import finish, host, master, processes, starter
 from everstep.launcher.activity import ActivityWatch
@@ -63,6 +63,7 @@ class Supervisor:
         self._kill_at: float | None = None  # when the kubelet will kill; None: nobody wants the pod to end
         self._waits_for_exit = False  # leaving, with something in memory that the sidecar must still bring to storage
         self._result: str | None = None  # why the launcher ends, once that is decided
+        self._why = ""  # that the job has failed, for people
 
     def open(self) -> None:
         """Begin to listen: signals, children, the sidecar."""
@@ -130,7 +131,13 @@ class Supervisor:
             self._ports.append(port)
             self._link.send(local.PortChosen(message.attempt, port))
         elif isinstance(message, local.Exit):
-            self._end(message.result, 0)
+            self._obey_exit(message)
+
+    def _obey_exit(self, order: local.Exit) -> None:
+        if order.why and not self._why:
+            self._why = order.why
+            self._console.say(f"the job has failed, and this worker ends: {order.why}")
+        self._end(order.result, order.grace_seconds)
 
     def _obey_stop(self, stop: local.Stop) -> None:
         self._stopped = max(self._stopped, stop.attempt)
@@ -169,7 +176,9 @@ class Supervisor:
         try:
             self._begin(start)
         except (OSError, ValueError) as error:
-            self._tell_failure(start.ranks[0], exit_code=_CANNOT_START, last_lines=f"everstep: cannot start: {error}")
+            how = (_CANNOT_START, None, False, False, f"everstep: cannot start: {error}")
+            refused = isinstance(error, processes.CannotExecute)
+            self._tell(local.ProcessExited(self._attempt, start.ranks[0], *how, refused))
 
     def _begin(self, start: local.Start) -> None:
         launches = starter.prepare_launches(self._settings, start, self._interpreter, has_libuv=self._probe.has_libuv)
@@ -193,17 +202,9 @@ class Supervisor:
         return finish.explain_rank(failure, self._pages, wrapped=self._settings.command.no_python)
 
     def _failed(self, failure: Failure) -> None:
-        seen = self._read_shim_report() if self._is_shell else None
-        if seen is not None:
-            self._tell(seen)
-            return
-        self._tell_failure(
-            failure.exit.rank,
-            exit_code=failure.exit.exit_code,
-            signal_number=failure.exit.signal,
-            peer_lost=failure.is_peer_lost,
-            last_lines=failure.last_lines,
-        )
+        seen, end = starter.read_report(self._settings, self._attempt), failure.exit
+        how = (end.rank, end.exit_code, end.signal, False, failure.is_peer_lost, failure.last_lines)
+        self._tell(seen or local.ProcessExited(self._attempt, *how))
 
     def _gone(self) -> None:
         """Nothing of the attempt is left."""
@@ -214,7 +215,10 @@ class Supervisor:
         stops, self._stops = self._stops, []
         for attempt in stops:
             self._link.send(local.Stopped(attempt))
-        if succeeded:
+        refusal = starter.read_refusal(self._settings, self._attempt) if succeeded else None
+        if refusal is not None:  # a shell that goes on after what failed in it
+            self._tell(refusal)
+        elif succeeded:
             self._report = finished = local.Finished(self._attempt)
             self._waits_for_exit = True
             self._link.send(finished)
@@ -223,17 +227,6 @@ class Supervisor:
             self._finish(self._result)
         self._begin_pending()
         self._end_if_idle_later()
-
-    def _tell_failure(
-        self,
-        rank: int,
-        *,
-        exit_code: int | None = None,
-        signal_number: int | None = None,
-        peer_lost: bool = False,
-        last_lines: str = "",
-    ) -> None:
-        self._tell(local.ProcessExited(self._attempt, rank, exit_code, signal_number, False, peer_lost, last_lines))
 
     def _tell(self, exited: local.ProcessExited) -> None:
         kills = host.count_oom_kills()
@@ -246,13 +239,6 @@ class Supervisor:
         self._report = exited
         self._link.send(exited)
         self._leave_word("failed")  # should this container be killed before it can say more
-
-    def _read_shim_report(self) -> local.ProcessExited | None:
-        try:
-            message = local.decode(starter.shim_report(self._settings, self._attempt).read_bytes())
-        except (OSError, codec.InvalidDocument):
-            return None
-        return message if isinstance(message, local.ProcessExited) else None
 
     # the end -------------------------------------------------------------------------------------
 
@@ -288,7 +274,7 @@ class Supervisor:
 
     def _leave_word(self, result: str) -> None:
         exited = self._report if isinstance(self._report, local.ProcessExited) else None
-        write_result(self._log, result, self._attempt, exited)
+        write_result(self._log, result, self._attempt, exited, self._why)
 
     @property
     def _is_shell(self) -> bool:

@@ -24,9 +24,11 @@ def write_termination_message(path: Path, message: TerminationMessage) -> bool:
     return True
 
 
-def write_result(path: Path, result: str, attempt: int, exited: ProcessExited | None) -> bool:
-    """How the launcher ends, and with which of its processes' failures; None: with none. False where it cannot be written."""
-    message = TerminationMessage(attempt, result)
+def write_result(path: Path, result: str, attempt: int, exited: ProcessExited | None, why: str = "") -> bool:
+    """How the launcher ends, and with which of its processes' failures; None: with none, but perhaps for a reason that it was
+    told. False where it cannot be written.
+    """
+    message = TerminationMessage(attempt, result, last_lines=why)
     if exited is not None:
         message = TerminationMessage(attempt, result, exited.exit_code, exited.signal, exited.last_lines)
     return write_termination_message(path, message)

@@ -132,7 +132,7 @@ class Checkpoint(Model):
 
 
 class RestartPolicy(Model):
-    """When a job that crashes is given up. Node loss, drain and preemption never count."""
+    """When a job that crashes is given up. Node loss, drain and preemption never count; want of memory and eviction for own limits do."""
 
     max_crashes: Annotated[int, Field(ge=0, le=500)] = Field(
         5, description="The job fails when its trainers crashed more often than this within the window."

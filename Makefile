@@ -101,6 +101,17 @@ CYCLES ?= 10
 bench-recovery: $(READY) ## Power cut to the next step, CYCLES=10 times on the test cluster: median and worst (root)
 	@PYTHONPATH=tools:tests/cluster:trainer_lib $(BIN)/python bench/recovery.py --cycles $(CYCLES)
 
+WORKERS ?= 8
+QUIET ?= 60
+.PHONY: bench-operator
+bench-operator: JOBS = 1000
+bench-operator: $(READY) ## What the operator costs: JOBS=1000 x WORKERS=8 cost in QUIET=60 s, and how fast it acts on lost nodes (root)
+	@PYTHONPATH=bench/fleet:tests/contract:tests/cluster:tools:operator:trainer_lib $(BIN)/python -P bench/operator.py --jobs $(JOBS) --workers $(WORKERS) --seconds $(QUIET)
+
+.PHONY: bench-decide
+bench-decide: $(READY) ## How long a decision takes for jobs of 10, 100 and 1,000 workers
+	@PYTHONPATH=tests:operator:sidecar:trainer_lib $(BIN)/python -P bench/deciding.py
+
 ##@ Build it
 
 .PHONY: generate

@@ -11,7 +11,10 @@ Check = Callable[[], list[str]]  # what is wrong, a sentence each; empty: all is
 
 
 class Health:
-    """One small HTTP server in the operator's own loop, so that an answer also proves that the loop is alive."""
+    """One small HTTP server in the operator's own loop, so that an answer also proves that the loop is alive.
+
+    An empty host is every address there is, of either family: clusters may have pods with IPv6 alone.
+    """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, *, alive: Check, ready: Check) -> None:
         self._address = (host, port)
@@ -28,7 +31,8 @@ class Health:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, *self._address).start()
+        host, port = self._address
+        await web.TCPSite(self._runner, host or None, port).start()
 
     async def stop(self) -> None:
         """Listen no more."""

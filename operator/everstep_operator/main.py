@@ -12,23 +12,23 @@ import sys
 from collections.abc import Coroutine
 from typing import Any, cast
 
-import kopf
 from everstep_protocol import names
 
 from everstep_operator.cluster import tasks
-from everstep_operator.cluster.backoff import Backoff
+from everstep_operator.cluster.backoff import Backoff, Clock
 from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
 from everstep_operator.cluster.client import ApiError, Client, Unavailable
 from everstep_operator.cluster.connection import NoCluster, find_credentials
 from everstep_operator.cluster.leader import Leader, LeaseLost
 from everstep_operator.cluster.leases import Beats, LeaseWatch
 from everstep_operator.cluster.metrics import Metrics
-from everstep_operator.cluster.records import NodeRecord, PodRecord, trim_node, trim_pod
+from everstep_operator.cluster.records import PodRecord, trim_node, trim_pod
 from everstep_operator.cluster.reflect import Reflector
 from everstep_operator.cluster.room import Cluster
+from everstep_operator.cluster.root_key import Unusable, checked, find_root_key
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.handlers.actor import Decide
-from everstep_operator.handlers.hear import build_registry, build_settings
+from everstep_operator.handlers.ears import Ear
 from everstep_operator.handlers.registry import Actors
 from everstep_operator.health import Health
 from everstep_operator.log import configure_logs
@@ -36,7 +36,6 @@ from everstep_operator.settings import TIMER_PREFIX, VARIABLES, Settings, parse_
 
 _log = logging.getLogger(__name__)
 
-_LEAST_KEY_BYTES = 16
 _SILENT_SECONDS = 300.0
 _UID_RETRY_SECONDS = (1.0, 10.0)
 _STOP_SECONDS = 5.0
@@ -49,7 +48,8 @@ class Operator:
         self._settings = settings
         self._client = client
         self._sidecars = SidecarClient(root_key, settings.pods.api_port)
-        self._leader = Leader(client, settings.lease)
+        self._leaders_client = client.beside()
+        self._leader = Leader(self._leaders_client, settings.lease)
         self._is_acting = False
         wakes = Wakes()
         self._pods = PodBook(wakes)
@@ -61,7 +61,12 @@ class Operator:
         self._leases = LeaseWatch(client, self._beats)
         self._cluster = Cluster(settings, client, self._sidecars, self._pods, self._nodes, wakes, self._loop, metrics)
         self.actors = Actors(self._cluster, decide, self._is_synced)
-        self._reflectors = self._build_reflectors()
+        self._all_nodes = Reflector(client, "/api/v1/nodes", trim_node, self._nodes.take)
+        self._pods_in = self._build_pods_in()
+        self._ears = {
+            name: Ear(client, name, self.actors.hear, identity=settings.lease.identity, clock=self._cluster.clock)
+            for name in self._pods_in
+        }
         self._health = Health(
             settings.health_host,
             settings.health_port,
@@ -73,6 +78,7 @@ class Operator:
     async def run(self, stop: asyncio.Event) -> None:
         """Wait for the Lease, act, and end cleanly."""
         await self._client.open()
+        await self._leaders_client.open()
         await self._sidecars.open()
         await self._health.start()
         self._vital.start(self._loop.run(), "loop watch")
@@ -85,6 +91,7 @@ class Operator:
             await self._leader.release()
             await self._health.stop()
             await self._sidecars.close()
+            await self._leaders_client.close()
             await self._client.close()
 
     async def _becomes_leader(self, stop: asyncio.Event) -> bool:
@@ -98,31 +105,27 @@ class Operator:
         _log.info("acting as %s", self._settings.lease.identity)
         self._vital.start(self._fill_caches(), "caches")
         keeping = [self._leader.keep()] if self._settings.lease.enabled else []
-        await _first_of(*keeping, self._hear(stop), stop.wait(), self._vital.watch())
-
-    async def _hear(self, stop: asyncio.Event) -> None:
-        identity = cast(Any, self._settings.lease.identity)  # kopf's own has the user's name: a uid may have none
-        await kopf.operator(
-            registry=build_registry(self.actors, stop.set),
-            settings=build_settings(),
-            standalone=True,
-            identity=identity,
-            clusterwide=not self._settings.namespaces,
-            namespaces=self._settings.namespaces,
-            stop_flag=stop,
-        )
+        for ear in self._ears.values():
+            self._vital.start(ear.run(), "ear")
+        await _first_of(*keeping, stop.wait(), self._vital.watch())
 
     async def _fill_caches(self) -> None:
-        """Nobody decides before all caches are filled."""
-        for reflector in self._reflectors:
+        """Nobody decides before the caches are filled; of the pods those of its own namespace, which may come late, or never."""
+        self._vital.start(self._all_nodes.run(), "reflector")
+        for reflector in self._pods_in.values():
             self._vital.start(reflector.run(), "reflector")
+            self._vital.start(self._open_when_filled(reflector), "opening")
         self._vital.start(self._leases.run(), "node leases")
         self._cluster.uid = await self._read_cluster_uid()
-        await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors), self._leases.synced.wait())
+        await asyncio.gather(self._all_nodes.synced.wait(), self._leases.synced.wait())
         self._is_acting = True
         self.actors.open()
         self._vital.start(self.actors.run(), "jobs")
-        _log.info("all caches are filled")
+        _log.info("the caches are filled")
+
+    async def _open_when_filled(self, reflector: Reflector[PodRecord]) -> None:
+        await reflector.synced.wait()
+        self.actors.open()
 
     async def _read_cluster_uid(self) -> str:
         backoff = Backoff(self._cluster.clock, first=_UID_RETRY_SECONDS[0], most=_UID_RETRY_SECONDS[1])
@@ -134,32 +137,38 @@ class Operator:
                 _log.warning("the cluster's UID is not read: %s", error)
                 await self._cluster.clock.sleep(backoff.fail())
 
-    def _build_reflectors(self) -> list[Reflector[PodRecord] | Reflector[NodeRecord]]:
-        nodes = Reflector(self._client, "/api/v1/nodes", trim_node, self._nodes.take)
-        paths = [f"/api/v1/namespaces/{name}/pods" for name in self._settings.namespaces] or ["/api/v1/pods"]
+    def _build_pods_in(self) -> dict[str, Reflector[PodRecord]]:
+        """By namespace; "" is all of them."""
+        paths = {name: f"/api/v1/namespaces/{name}/pods" for name in self._settings.namespaces} or {"": "/api/v1/pods"}
         selector = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY},{names.LABEL_JOB_UID}"
-        pods = [Reflector(self._client, path, trim_pod, self._pods.take, label_selector=selector) for path in paths]
-        return [nodes, *pods]
+        return {
+            name: Reflector(self._client, path, trim_pod, self._pods.take, label_selector=selector)
+            for name, path in paths.items()
+        }
 
     def _node_changed(self, node: str) -> None:
         self._nodes.look_again()
         for job in self._pods.jobs_on(node):
             self._wakes.wake(job)
 
-    def _is_synced(self) -> bool:
-        return self._is_acting
+    def _is_synced(self, namespace: str) -> bool:
+        reflector = self._pods_in.get(namespace) or self._pods_in.get("")
+        return self._is_acting and reflector is not None and reflector.synced.is_set()
 
     def _what_is_dead(self) -> list[str]:
         """For liveness: what only a restart may put right. A control plane that is away is not among it."""
         if not self._is_acting or self._client.answer_age_seconds() > _SILENT_SECONDS:
             return []
-        silent = [reflector.silent_seconds() for reflector in self._reflectors]
+        heard = [reflector for name, reflector in self._pods_in.items() if not self._ears[name].deaf]
+        silent = [self._all_nodes.silent_seconds(), *(reflector.silent_seconds() for reflector in heard)]
         return [f"a watch is silent for {max(silent):.0f} s"] if max(silent) > _SILENT_SECONDS else []
 
     def _what_is_missing(self) -> list[str]:
         """For readiness: a replica that waits for the Lease is as it should be."""
-        waits = self._settings.lease.enabled and not self._leader.is_leader
-        return [] if waits or self._is_acting else ["caches are being filled"]
+        if self._settings.lease.enabled and not self._leader.is_leader:
+            return []
+        deaf = [ear.deaf for ear in self._ears.values() if ear.deaf]
+        return deaf if self._is_acting else [*deaf, "caches are being filled"]
 
 
 async def _first_of(*works: Coroutine[Any, Any, Any]) -> None:
@@ -185,9 +194,9 @@ def main() -> None:
         return
     try:
         settings = parse_settings(os.environ, identity=f"{socket.gethostname()}-{os.getpid()}")
-        root_key = _read_root_key(settings)
+        root_key = b"" if settings.root_key_secret else _read_root_key(settings)
         credentials = find_credentials()
-    except (ValueError, OSError, NoCluster) as error:
+    except (ValueError, OSError, NoCluster, Unusable) as error:
         sys.exit(_fail(error))
     configure_logs(settings.log_level)
     metrics = Metrics()
@@ -199,10 +208,15 @@ async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Met
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    operator = Operator(settings, root_key, client, metrics, load_decide())
-    metrics.watch_phases(operator.actors.phases)
     try:
+        root_key = root_key or await _wait_for_root_key(settings, client, stop)
+        if not root_key:
+            return 0
+        operator = Operator(settings, root_key, client, metrics, load_decide())
+        metrics.watch_phases(operator.actors.phases)
         await operator.run(stop)
+    except Unusable as error:
+        return _fail(error)
     except LeaseLost as error:
         _log.error("the lease is lost, another replica acts: %s", error)
         return 1
@@ -213,11 +227,23 @@ async def _run(settings: Settings, root_key: bytes, client: Client, metrics: Met
     return 0
 
 
+async def _wait_for_root_key(settings: Settings, client: Client, stop: asyncio.Event) -> bytes:
+    """Empty: told to stop before it was there. Raises Unusable."""
+    lane = client.beside()
+    await lane.open()
+    finding = asyncio.create_task(
+        find_root_key(lane, settings.lease.namespace, settings.root_key_secret, Clock()), name="root key"
+    )
+    try:
+        await _first_of(asyncio.wait({finding}), stop.wait())
+        return finding.result() if finding.done() else b""
+    finally:
+        finding.cancel()
+        await lane.close()
+
+
 def _read_root_key(settings: Settings) -> bytes:
-    key = settings.root_key_file.read_bytes().strip()
-    if len(key) < _LEAST_KEY_BYTES:
-        raise ValueError(f"{settings.root_key_file}: has {len(key)} bytes, at least {_LEAST_KEY_BYTES} are needed")
-    return key
+    return checked(settings.root_key_file.read_bytes().strip(), str(settings.root_key_file))
 
 
 def _fail(error: Exception) -> int:

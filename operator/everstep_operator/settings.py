@@ -23,17 +23,29 @@ VARIABLES: dict[str, tuple[str, str]] = {
         str(names.PORT_METRICS),
         "port of metrics and health: the sidecars' and the operator's own",
     ),
-    "EVERSTEP_SIDECAR_CPU": ("250m", "CPU request of the sidecar; its limit, too, in Guaranteed pods"),
-    "EVERSTEP_SIDECAR_MEMORY": ("128Mi", "memory request of the sidecar; its limit, too, in Guaranteed pods"),
+    "EVERSTEP_SIDECAR_CPU": (
+        "250m",
+        "CPU request of the sidecar and the injector; their limit, too, in Guaranteed pods",
+    ),
+    "EVERSTEP_SIDECAR_MEMORY": (
+        "128Mi",
+        "memory request of the sidecar and the injector; their limit, too, in Guaranteed pods",
+    ),
+    "EVERSTEP_SIDECAR_CPU_LIMIT": ("", "their CPU limit in other pods; empty: none"),
+    "EVERSTEP_SIDECAR_MEMORY_LIMIT": ("", "their memory limit in other pods; empty: none"),
     "EVERSTEP_SIDECAR_SILENCE": ("100", "a sidecar that answers nothing for so many seconds is restarted"),
-    "EVERSTEP_ROOT_KEY_FILE": ("/etc/everstep/root-key/key", "file with the key that job tokens are made from"),
+    "EVERSTEP_ROOT_KEY_SECRET": (
+        "",
+        "Secret in EVERSTEP_NAMESPACE with the key that job tokens are made from; made if it is not there",
+    ),
+    "EVERSTEP_ROOT_KEY_FILE": ("/etc/everstep/root-key/key", "file with that key, where no Secret is named"),
     "EVERSTEP_LEASE_ENABLED": ("true", "false: act without a lease (one replica only)"),
     "EVERSTEP_LEASE_NAME": ("everstep", "name of the Lease that says which replica acts"),
     "EVERSTEP_NAMESPACE": ("default", "namespace of that Lease: the operator's own"),
     "EVERSTEP_LEASE_SECONDS": ("4", "how long the others wait for a replica that is silent"),
     "EVERSTEP_POD_NAME": ("", "this replica's name in the Lease; empty: host name and process id"),
     "EVERSTEP_LOG_LEVEL": ("info", "debug, info, warning or error"),
-    "EVERSTEP_HEALTH_HOST": ("0.0.0.0", "address that metrics and health listen on"),
+    "EVERSTEP_HEALTH_HOST": ("", "address that metrics and health listen on; empty: all, of IPv4 and IPv6"),
 }
 
 
@@ -47,6 +59,8 @@ class PodSettings:
     metrics_port: int = names.PORT_METRICS
     sidecar_cpu: str = "250m"
     sidecar_memory: str = "128Mi"
+    sidecar_cpu_limit: str = ""  # empty: none, but in Guaranteed pods, where it is the request
+    sidecar_memory_limit: str = ""
     sidecar_silence: float = 100.0  # seconds without any answer, then the kubelet restarts it
 
 
@@ -68,6 +82,7 @@ class Settings:
     namespaces: tuple[str, ...]  # empty: all
     pods: PodSettings
     lease: LeaseSettings
+    root_key_secret: str  # empty: the file
     root_key_file: Path
     log_level: str
     health_host: str
@@ -87,6 +102,8 @@ def parse_settings(env: Mapping[str, str], *, identity: str) -> Settings:
             metrics_port=read.number("EVERSTEP_METRICS_PORT", int),
             sidecar_cpu=read.text("EVERSTEP_SIDECAR_CPU"),
             sidecar_memory=read.text("EVERSTEP_SIDECAR_MEMORY"),
+            sidecar_cpu_limit=read.text("EVERSTEP_SIDECAR_CPU_LIMIT"),
+            sidecar_memory_limit=read.text("EVERSTEP_SIDECAR_MEMORY_LIMIT"),
             sidecar_silence=read.number("EVERSTEP_SIDECAR_SILENCE", float),
         ),
         lease=LeaseSettings(
@@ -96,6 +113,7 @@ def parse_settings(env: Mapping[str, str], *, identity: str) -> Settings:
             identity=read.text("EVERSTEP_POD_NAME") or identity,
             seconds=read.number("EVERSTEP_LEASE_SECONDS", float),
         ),
+        root_key_secret=read.text("EVERSTEP_ROOT_KEY_SECRET"),
         root_key_file=Path(read.text("EVERSTEP_ROOT_KEY_FILE")),
         log_level=read.choice("EVERSTEP_LOG_LEVEL", ("debug", "info", "warning", "error")).upper(),
         health_host=read.text("EVERSTEP_HEALTH_HOST"),

@@ -47,9 +47,12 @@ def test_no_wildcard_in_any_rule(render: Render) -> None:
             assert "*" not in words
 
 
-def test_secrets_are_written_and_never_read(render: Render) -> None:
-    verbs = [set(rule["verbs"]) for rule in rules_of(render()) if "secrets" in rule["resources"]]
-    assert verbs == [{"create"}]
+def test_secrets_are_written_and_never_read_but_for_the_root_key(render: Render) -> None:
+    rules = [rule for rule in rules_of(render()) if "secrets" in rule["resources"]]
+    assert [rule["resourceNames"] for rule in rules if "get" in rule["verbs"]] == [["es-everstep-root-key"]]
+    assert {verb for rule in rules for verb in rule["verbs"]} == {"create", "get"}
+    own = render(rootKey={"existingSecret": "mine"})
+    assert [rule["verbs"] for rule in rules_of(own) if "secrets" in rule["resources"]] == [["create"]]
 
 
 def test_nothing_grants_more_rights_or_runs_in_pods(render: Render) -> None:
@@ -215,17 +218,25 @@ def test_the_definition_can_be_left_to_others(render: Render) -> None:
 # The root key
 
 
-def test_the_root_key_is_long_random_and_kept(render: Render) -> None:
-    first, second = render().one("Secret"), render().one("Secret")
-    assert first["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    assert len(first["data"]["key"]) >= 64
-    assert first["data"]["key"] != second["data"]["key"]  # without a cluster there is none to keep
+def variables(rendered: Any) -> dict[str, str]:
+    return {item["name"]: item.get("value", "") for item in pod_of(rendered)["containers"][0]["env"]}
+
+
+def test_two_renderings_are_equal_and_hold_no_key(render: Render) -> None:
+    """Without a cluster, as GitOps renders it. The operator makes the key, and keeps it."""
+    first, second = render(), render()
+    assert first.documents == second.documents
+    assert first.of("Secret") == []
+    assert variables(first)["EVERSTEP_ROOT_KEY_SECRET"] == "es-everstep-root-key"
+    assert "root-key" not in {volume["name"] for volume in pod_of(first)["volumes"]}
 
 
 def test_a_root_key_of_the_users_own(render: Render) -> None:
     rendered = render(rootKey={"existingSecret": "mine"})
     assert rendered.of("Secret") == []
     assert pod_of(rendered)["volumes"][0]["secret"]["secretName"] == "mine"
+    assert "EVERSTEP_ROOT_KEY_SECRET" not in variables(rendered)
+    assert variables(rendered)["EVERSTEP_ROOT_KEY_FILE"] == "/etc/everstep/root-key/key"
 
 
 # Values
@@ -242,6 +253,7 @@ def test_a_root_key_of_the_users_own(render: Render) -> None:
         ({"image": {"repository": ""}}, "repository"),
         ({"metrics": {"port": 80}}, "port"),
         ({"sidecar": {"resources": {"cpu": "a lot"}}}, "cpu"),
+        ({"sidecar": {"limits": {"cpu": "a lot"}}}, "cpu"),
         ({"sidecar": {"apiPort": "7471"}}, "apiPort"),
         ({"sidecar": {"silenceSeconds": 5}}, "silenceSeconds"),
         ({"timers": {"hangDeadline": 0}}, "hangDeadline"),

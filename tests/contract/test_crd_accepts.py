@@ -36,6 +36,7 @@ ACCEPTED: dict[str, Raw] = {
     "a template with fields that nobody here knows": {
         "template": {"spec": {**TEMPLATE["spec"], "fieldOfTheFuture": {"a": [1]}}}
     },
+    "growth whenever it can": {"workers": {"max": 4, "growInterval": "0s"}},
     "a window of parts": {"restartPolicy": {"maxCrashes": 0, "window": "1h30m"}},
     "resume from a directory": {"resumeFrom": "step_400"},
 }
@@ -66,6 +67,7 @@ REFUSED: dict[str, tuple[Raw, str]] = {
     "keep none": ({"checkpoint": checkpoint(keepLast=0)}, "spec.checkpoint.keepLast"),
     "memory of another kind": ({"checkpoint": checkpoint(memory="lots")}, "spec.checkpoint.memory"),
     "window of nothing": ({"restartPolicy": {"window": "0s"}}, "restartPolicy.window must be positive"),
+    "an interval of another kind": ({"workers": {"max": 4, "growInterval": "often"}}, "spec.workers.growInterval"),
     "window of another kind": ({"restartPolicy": {"window": "1 hour"}}, "spec.restartPolicy.window"),
     "negative crashes": ({"restartPolicy": {"maxCrashes": -1}}, "spec.restartPolicy.maxCrashes"),
     "no progress at once": ({"restartPolicy": {"maxWithoutProgress": 0}}, "spec.restartPolicy.maxWithoutProgress"),

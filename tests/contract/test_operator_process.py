@@ -35,6 +35,7 @@ class Runs:
     folder: Path
     port: int = field(default_factory=free_port)
     health_port: int = field(default_factory=free_port)
+    namespaces: str = ""  # the space's own
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, dies_after: int = 0) -> None:
@@ -54,7 +55,7 @@ class Runs:
             "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("operator", "trainer_lib")),
             "KUBECONFIG": str(self.folder / "kubeconfig"),
             "EVERSTEP_ROOT_KEY_FILE": str(self.folder / "key"),
-            "EVERSTEP_WATCH_NAMESPACES": self.space.name,
+            "EVERSTEP_WATCH_NAMESPACES": self.namespaces or self.space.name,
             "EVERSTEP_NAMESPACE": self.space.name,
             "EVERSTEP_LEASE_SECONDS": "1",
             "EVERSTEP_API_PORT": str(self.port),
@@ -63,6 +64,7 @@ class Runs:
             "EVERSTEP_TIMER_START_WINDOW": "2",
             "EVERSTEP_TIMER_NODE_READY": "0",
             "EVERSTEP_TIMER_GROW_SETTLE": "0",
+            "EVERSTEP_TIMER_HALF_PLACED": "1",
         }
         script = Path(__file__).with_name("operator_that_dies.py")
         with (self.folder / "operator.log").open("ab") as log:
@@ -72,6 +74,9 @@ class Runs:
         assert self.process is not None
         self.process.send_signal(how)
         return self.process.wait(30)
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
 
     @property
     def is_dead(self) -> bool:
@@ -84,10 +89,11 @@ class Job:
 
     space: Space
     body: dict[str, Any] = field(default_factory=dict)
+    name: str = "gpt"
     numbers: list[int] = field(default_factory=list)
 
     async def look(self) -> dict[str, Any]:
-        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/gpt")
+        code, body = await asyncio.to_thread(self.space.server.call, "GET", f"{self.space.jobs}/{self.name}")
         self.body = body if code == 200 else {}
         number = (self.status.get("attempt") or {}).get("number", 0)
         if not self.numbers or self.numbers[-1] != number:
@@ -221,6 +227,94 @@ def test_an_invalid_job_is_told_everything_and_nothing_is_created(space: Space, 
             assert valid["status"] == "False"
             assert all(text in valid["message"] for text in ("hostNetwork", "RANK", "command: must be set"))
             assert nodes.most_pods == 0
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((c for c in status.get("conditions") or [] if c["type"] == kind), {})
+
+
+def test_a_wrong_type_is_told_on_the_job_and_no_pass_fails(space: Space, tmp_path: Path) -> None:
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            container = {"name": "trainer", "image": "i", "command": "torchrun train.py"}
+            space.made_job(manifest(template={"spec": {"containers": [container], "securityContext": "x"}}))
+            await job.until(lambda status: condition(status, "Valid").get("status") == "False")
+            message = condition(job.status, "Valid")["message"]
+            assert (
+                "containers[0].command: must be a list, not 'torchrun train.py': write [torchrun, train.py]" in message
+            )
+            assert "spec.template.spec.securityContext: must be an object" in message
+            assert nodes.most_pods == 0
+            assert "Traceback" not in (tmp_path / "operator.log").read_text()
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_a_quota_on_secrets_is_told_on_the_job_and_waited_for(space: Space, tmp_path: Path) -> None:
+    """CL9: each pod needs the job's token, and the API server does not admit it."""
+    quotas, merge = f"/api/v1/namespaces/{space.name}/resourcequotas", MERGE_PATCH
+    hard = {"hard": {"secrets": "0"}}
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            call = space.server.call
+            assert call("POST", quotas, {"metadata": {"name": "q"}, "spec": hard})[0] == 201
+            counted = {"status": {**hard, "used": {"secrets": "0"}}}  # what a controller of Kubernetes does
+            assert call("PATCH", f"{quotas}/q/status", counted, merge)[0] == 200
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(lambda status: "exceeded quota: q" in condition(status, "Ready").get("message", ""))
+            assert "its pod is not made: the quota is full" in condition(job.status, "Ready")["message"]
+            _, events = call("GET", f"/api/v1/namespaces/{space.name}/events")
+            assert any(e["reason"] == "PodNotCreated" and "exceeded quota: q" in e["message"] for e in events["items"])
+            assert nodes.most_pods == 0
+            assert call("DELETE", f"{quotas}/q")[0] == 200
+            await job.until(is_running)
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_a_mistake_in_the_spec_does_not_leave_a_job_that_runs_alone(space: Space, tmp_path: Path) -> None:
+    """CL10: it goes on with what was accepted, whether the operator was started since or not; suspending works all the same."""
+
+    def patch(**spec: Any) -> None:
+        code, answer = space.server.call("PATCH", f"{space.jobs}/gpt", {"spec": spec}, MERGE_PATCH)
+        assert code == 200, answer
+
+    async def crash(nodes: ToyNodes) -> None:
+        head = next(s for s in nodes.sidecars.values() if s.plan and s.plan.coordinator.uid == s.uid)
+        head.over = Over("crash", "rank 1 died: boom", uid=head.uid, rank=1)
+        head.touch()
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(is_running)
+            patch(resumeFrom="../elsewhere", workers={"max": 9})
+            await job.until(lambda status: condition(status, "Valid").get("status") == "False")
+            valid = condition(job.status, "Valid")
+            assert "spec.resumeFrom: '../elsewhere' must not contain" in valid["message"]
+            assert valid["message"].endswith("the job goes on with the spec of generation 1")
+            await crash(nodes)
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 2)
+            runs.stop()
+            runs.start()
+            await crash(nodes)
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 3)
+            valid = condition(job.status, "Valid")
+            assert valid["message"].endswith("but the operator was started since, so it can make no new pods")
+            assert len(nodes.sidecars) == 2
+            patch(suspend=True)
+            await job.until(lambda status: status.get("phase") == "Suspended")
+            patch(suspend=False, resumeFrom=None)
+            await job.until(lambda status: is_running(status) and condition(status, "Valid")["status"] == "True")
             runs.stop()
 
     asyncio.run(test())

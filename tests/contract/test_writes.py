@@ -131,9 +131,10 @@ def test_r2_plans_go_only_upwards_and_only_to_the_pod_that_was_seen(space: Space
         async with opened(space.server) as client:
             cluster = cluster_of(client)
             room = room_of(cluster, space.made_job(manifest()))
-            await apply_action(cluster, room, CreatePod(0))
+            await apply_action(cluster, room, CreatePod(0, image="everstep:before"))
             pod = space.server.call("GET", f"{space.pods}/gpt-w0")[1]
             uid = pod["metadata"]["uid"]
+            assert {own["image"] for own in pod["spec"]["initContainers"]} == {"everstep:before"}
             await apply_action(cluster, room, PublishPlan("gpt-w0", uid, 0, samples.full_plan(2)))
             for action in (
                 PublishPlan("gpt-w0", uid, 0, samples.full_plan(1)),  # slow: 2 is there already
@@ -210,7 +211,7 @@ def test_r22_the_token_is_made_once_and_belongs_to_the_job(space: Space) -> None
             room.token.is_made = False  # as after a restart
             await apply_action(cluster, room, CreatePod(1))
             (secret,) = space.server.call("GET", f"/api/v1/namespaces/{space.name}/secrets")[1]["items"]
-            assert secret["metadata"]["name"] == f"gpt-{room.uid[:8]}-token"
+            assert secret["metadata"]["name"] == f"gpt-{room.uid[:8]}-token-{cluster.sidecars.key_id}"
             assert secret["metadata"]["ownerReferences"][0]["uid"] == room.uid
 
     asyncio.run(test())

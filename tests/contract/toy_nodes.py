@@ -173,6 +173,7 @@ class ToyNodes:
         self.storage = Storage()
         self.sidecars: dict[str, Sidecar] = {}
         self.most_pods = 0
+        self.without_room: set[str] = set()  # names of pods that no node has room for
 
     def make_nodes(self, *nodes: str) -> None:
         """Ready nodes with leases."""
@@ -211,6 +212,9 @@ class ToyNodes:
             options = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
             await asyncio.to_thread(self._space.server.call, "DELETE", f"{self._space.pods}/{name}", options)
             return
+        if name in self.without_room:
+            await self._say_no_room(name, pod)
+            return
         if name not in self.sidecars:
             await self._begin(name, pod)
         if self.sidecars[name].exits and pod["status"]["phase"] == "Running":
@@ -218,6 +222,20 @@ class ToyNodes:
         text = meta["annotations"].get(names.ANNOTATION_PLAN)
         if text:
             self.sidecars[name].obey(plan.parse_plan(text))
+
+    async def _say_no_room(self, name: str, pod: dict[str, Any]) -> None:
+        """As the scheduler does."""
+        if (pod.get("status") or {}).get("conditions"):
+            return
+        message = "0/2 nodes are available: 2 Insufficient cpu."
+        unscheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        await asyncio.to_thread(
+            self._space.server.call,
+            "PATCH",
+            f"{self._space.pods}/{name}/status",
+            {"status": {"conditions": [unscheduled]}},
+            _MERGE,
+        )
 
     async def _begin(self, name: str, pod: dict[str, Any]) -> None:
         meta = pod["metadata"]

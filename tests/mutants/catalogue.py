@@ -30,6 +30,7 @@ CLASSES = {
     "LAUNCHER": "how trainers are started, watched and ended",
     "BOUND": "what would grow without an end",
     "START": "workers that do not start: whose fault it is, and what comes of it",
+    "GROWTH": "when a job is stopped for more workers",
     "TELL": "what people are told, and that it is stable",
 }
 

@@ -10,6 +10,7 @@ from everstep_protocol.plan import SaveInterval
 from pydantic import ValidationError
 
 from everstep_operator.api.quantities import parse_duration
+from everstep_operator.api.size import check_size
 from everstep_operator.api.template import PodTemplate, Problems, Wanted, parse_template, warnings_of
 from everstep_operator.api.types import TrainingJobSpec
 from everstep_operator.core.model import JobSpec, RestartPolicy
@@ -37,6 +38,8 @@ def parse_job(body: dict[str, Any]) -> Parsed:
     if spec is None:
         return Parsed(None, None, tuple(problems))
     pod = parse_template(spec.template, _wanted(spec, name, problems), problems)
+    if pod is not None:
+        check_size(body, pod.raw, spec.workers.max, problems)
     job = _job_spec(spec, pod, problems)
     if problems or pod is None or job is None:
         return Parsed(None, None, tuple(problems))
@@ -107,6 +110,7 @@ def _job_spec(spec: TrainingJobSpec, pod: PodTemplate | None, problems: Problems
         active_deadline_seconds=_seconds(spec.active_deadline_seconds),
         ttl_seconds_after_finished=_seconds(spec.ttl_seconds_after_finished),
         grace_seconds=pod.grace_seconds,
+        grow_interval_seconds=None if workers.grow_interval is None else parse_duration(workers.grow_interval),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from everstep_protocol import codec
 
+from everstep_operator.core.history import MOST_NODES
 from everstep_operator.core.model import HistoryEntry, JobStatus
 
 Raw = dict[str, Any]
@@ -18,7 +19,13 @@ Raw = dict[str, Any]
 MESSAGE_LIMIT = 4096  # bytes of a condition's or an attempt's message
 LAST_LINES_LIMIT = 1024  # bytes of a message in history
 HISTORY_LIMIT = 20
-_NOT_PLANNED: Raw = {"worldSize": 0, "resumedStep": -1, "stepsLost": None, "nodes": []}  # of an attempt without a plan
+_NOT_PLANNED: Raw = {
+    "worldSize": 0,
+    "resumedStep": -1,
+    "stepsLost": None,
+    "nodes": [],
+    "numWorkers": 0,
+}  # of an attempt without a plan
 
 
 def to_patch(status: JobStatus) -> Raw:
@@ -31,8 +38,11 @@ def to_patch(status: JobStatus) -> Raw:
     for key in ("startedAt", "completedAt", "result", "resultReason", "resultMessage", "honouredResumeFrom"):
         document[key] = document[key] or None
     if document["attempt"]:
-        for key in ("ended", "failureAt", "message", "fencedBy", "askLast"):
+        for key in ("ended", "failureAt", "message", "fencedBy", "askLast", "goAt", "trainingAt"):
             document["attempt"][key] = document["attempt"][key] or None
+    document["growth"] = {key: value or None for key, value in document["growth"].items()}
+    if not any(document["growth"].values()):
+        document["growth"] = None
     newest = document["checkpoints"]["newest"]
     if newest:
         newest["committedAt"] = newest["committedAt"] or None
@@ -74,7 +84,8 @@ def _bounded(status: JobStatus) -> JobStatus:
 
 
 def _bounded_entry(entry: HistoryEntry) -> HistoryEntry:
-    return dataclasses.replace(entry, message=cut(entry.message, LAST_LINES_LIMIT))
+    nodes = entry.nodes if len(entry.nodes) <= MOST_NODES else ()  # older operators wrote all of them
+    return dataclasses.replace(entry, message=cut(entry.message, LAST_LINES_LIMIT), nodes=nodes)
 
 
 def _without_nothing(item: Raw) -> Raw:

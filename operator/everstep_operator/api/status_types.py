@@ -75,6 +75,11 @@ class Attempt(Model):
         None,
         description="UID of the pod whose storage failed the attempt before; another one coordinates, if there is one.",
     )
+    go_at: str | None = Field(None, description="When the trainers were told to start (RFC 3339).")
+    training_at: str | None = Field(
+        None,
+        description="When the first step was heard of, or a sign of life of a script that reports none (RFC 3339).",
+    )
 
 
 class Worker(Model):
@@ -124,6 +129,16 @@ class Budget(Model):
     attempts_without_commit: int = Field(0, description="Attempts of any cause without a new complete checkpoint.")
 
 
+class Growth(Model):
+    """What taking in more workers costs."""
+
+    restart_seconds: float | None = Field(
+        None,
+        description="How long the job stood still for the last restart that it chose itself, to grow or to shrink.",
+    )
+    grown_at: str | None = Field(None, description="When it was last stopped to take in more workers (RFC 3339).")
+
+
 class StageSeconds(Model):
     """Seconds since the failure."""
 
@@ -141,10 +156,21 @@ class HistoryEntry(Model):
     resumed_step: int | None = Field(None, description="The step that it began at; absent before there is a plan.")
     steps_lost: int | None = Field(None, description="Finished steps of the attempt before that had to be done again.")
     seconds: StageSeconds = Field(description="How long the recovery took.")
-    nodes: list[str] = Field([], description="Nodes of its workers.")
+    nodes: list[str] = Field([], description="Nodes of its workers, if they are not more than 16.")
     message: str | None = Field(None, description="What happened.")
     started_at: str | None = Field(None, description="When it was begun (RFC 3339).")
     ended_at: str | None = Field(None, description="When it ended (RFC 3339).")
+    num_workers: int | None = Field(None, description="Number of its workers; absent before there is a plan.")
+
+
+class Accepted(Model):
+    """The last spec that was valid."""
+
+    generation: int = Field(description="The job's generation that had it first.")
+    spec: dict[str, Any] = Field(
+        description="What the operator understood of it. A job whose newest spec is invalid goes on with this.",
+        json_schema_extra=_KEEP_UNKNOWN,
+    )
 
 
 class TrainingJobStatus(Model):
@@ -164,6 +190,7 @@ class TrainingJobStatus(Model):
     )
     ready_workers: int | None = Field(None, description="The first number of `ready`.")
     wanted_workers: int | None = Field(None, description="The second number of `ready`.")
+    accepted: Accepted | None = Field(None, description="The last spec that was valid.")
     attempt: Attempt | None = Field(None, description="The current attempt.")
     next_worker_id: int | None = Field(None, alias="nextWorkerID", description="The next worker id that will be given.")
     workers: list[Worker] = Field([], description="Worker ids in use.")
@@ -175,7 +202,10 @@ class TrainingJobStatus(Model):
     budget: Budget | None = Field(None, description="How much of restartPolicy is spent.")
     history: list[HistoryEntry] = Field([], description="The last 20 attempts, for people.")
     restarts: dict[str, int] | None = Field(None, description="Number of new attempts by cause, and their `total`.")
-    step: int | None = Field(None, description="Newest finished step that was heard of; written every 10 s at most.")
+    step: int | None = Field(
+        None,
+        description="Newest finished step that was heard of; written every 10 s at most, less often where there are over 50 jobs.",
+    )
     honoured_resume_generation: int | None = Field(None, description="The generation whose resumeFrom was obeyed.")
     honoured_resume_from: str | None = Field(None, description="The resumeFrom that was obeyed.")
     started_at: str | None = Field(None, description="When the first attempt was made (RFC 3339).")
@@ -185,3 +215,4 @@ class TrainingJobStatus(Model):
     )
     result_reason: str | None = Field(None, description="One word for machines.")
     result_message: str | None = Field(None, description="A sentence for people.")
+    growth: Growth | None = Field(None, description="What taking in more workers costs.")

@@ -44,11 +44,17 @@ class Workers(Model):
             ("!has(self.min) || self.min <= self.max", "workers.min must not be greater than workers.max")
         )
     )
-    min: Annotated[int, Field(ge=1, le=10000)] | None = Field(
+    min: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         None, description="Smallest number of workers to train with. With fewer the job waits. Default: max."
     )
-    max: Annotated[int, Field(ge=1, le=10000)] = Field(
+    max: Annotated[int, Field(ge=1, le=1000)] = Field(
         description="Wanted number of workers. After a loss the job goes on with fewer and grows back to this."
+        " At most 1000: each pod's plan names all of them, and Kubernetes bounds what an object may hold."
+    )
+    grow_interval: Annotated[str, Field(pattern=DURATION_PATTERN)] | None = Field(
+        None,
+        description="Least time between two restarts that only take in more workers, as 90s or 10m; `0s`: none."
+        " Default: 20 times what such a restart cost last, 30s at least and 1h at most.",
     )
 
 
@@ -126,7 +132,7 @@ class Checkpoint(Model):
 
 
 class RestartPolicy(Model):
-    """When a job that crashes is given up. Node loss, drain and preemption never count."""
+    """When a job that crashes is given up. Node loss, drain and preemption never count; want of memory and eviction for own limits do."""
 
     max_crashes: Annotated[int, Field(ge=0, le=500)] = Field(
         5, description="The job fails when its trainers crashed more often than this within the window."

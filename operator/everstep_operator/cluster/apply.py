@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 from everstep_protocol import codec, names
 from everstep_protocol.messages import Peer
+from everstep_protocol.plan import Plan
 
 from everstep_operator.api.status import cut
-from everstep_operator.cluster.check import is_quota
+from everstep_operator.cluster.check import is_quota, sizing_hint
 from everstep_operator.cluster.client import (
     JSON_PATCH,
     AlreadyExists,
@@ -144,7 +146,9 @@ async def _try(cluster: Cluster, room: JobRoom, action: ApiAction) -> None:
 
 async def _refused(cluster: Cluster, room: JobRoom, action: ApiAction, error: ApiError) -> None:
     what = "the quota is full" if is_quota(error) else "the API server refuses it"
-    why = room.refused.note(_key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}")
+    why = room.refused.note(
+        _key(action), _name(room, action), f"{what}: {cut(error.message, _LONGEST_REASON)}{sizing_hint(error.message)}"
+    )
     if isinstance(action, CreatePod):
         name = pod_name(room.name, action.worker_id)
         notice = Notice("Warning", "PodNotCreated", f"pod {name} is not made, {why}")
@@ -170,13 +174,14 @@ async def apply_action(cluster: Cluster, room: JobRoom, action: ApiAction) -> No
 
 async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None:
     """R20: the name is made of the id. A pod of that name that is ours is the one that was wanted; another's burns the id."""
-    template = room.parsed().pod
+    template = room.template()
     if template is None:
-        raise Stale(f"the spec of {room.name} is not valid any more")
+        raise Stale(f"no template of {room.name} is known")
     await _create_token(cluster, room)
-    manifest = render_pod(
-        room.owner, template, cluster.settings.pods, action.worker_id, cluster.nodes.hostnames(action.avoid)
-    )
+    settings = cluster.settings.pods
+    if action.image:
+        settings = replace(settings, image=action.image)
+    manifest = render_pod(room.owner, template, settings, action.worker_id, cluster.nodes.hostnames(action.avoid))
     try:
         await cluster.client.request("POST", _pods_path(room), body=manifest)
     except AlreadyExists:
@@ -198,6 +203,12 @@ async def delete_pod(cluster: Cluster, room: JobRoom, action: DeletePod) -> None
         raise Stale(f"pod {action.name} changed: {error.message}") from error
 
 
+@lru_cache(maxsize=8)
+def _text_of(plan: Plan) -> str:
+    """The annotation's text: the same for a thousand pods."""
+    return codec.dumps(plan)
+
+
 async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> None:
     """R2: a JSON patch that tests the UID and the attempt that was seen; only upwards."""
     if action.plan.attempt <= action.seen_attempt:
@@ -207,7 +218,7 @@ async def publish_plan(cluster: Cluster, room: JobRoom, action: PublishPlan) -> 
     patch = [
         {"op": "test", "path": "/metadata/uid", "value": action.uid},
         {"op": "test", "path": attempt, "value": str(action.seen_attempt)},
-        {"op": "add", "path": plan, "value": codec.dumps(action.plan)},
+        {"op": "add", "path": plan, "value": _text_of(action.plan)},
         {"op": "replace", "path": attempt, "value": str(action.plan.attempt)},
     ]
     try:
@@ -253,7 +264,7 @@ async def _post_token(cluster: Cluster, room: JobRoom) -> None:
         "type": f"{names.GROUP}/token",
         "immutable": True,
         "metadata": {
-            "name": token_name(room.name, room.uid),
+            "name": token_name(room.owner),
             "namespace": room.namespace,
             "labels": {names.LABEL_JOB: room.name, names.LABEL_MANAGED_BY: names.MANAGED_BY},
             "ownerReferences": [owner_reference(room.owner)],

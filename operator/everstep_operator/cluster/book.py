@@ -27,6 +27,10 @@ class Wakes:
     def forget(self, job_uid: str) -> None:
         self._sleepers.pop(job_uid, None)
 
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._sleepers)
+
     def wake(self, job_uid: str) -> None:
         """Nothing happens where there is no such job (any more)."""
         if (sleeper := self._sleepers.get(job_uid)) is not None:
@@ -40,6 +44,7 @@ class PodBook:
         self._wakes = wakes
         self._by_job: dict[str, dict[str, PodRecord]] = defaultdict(dict)
         self._by_ip: dict[str, dict[str, PodRecord]] = defaultdict(dict)
+        self._by_node: dict[str, dict[str, PodRecord]] = defaultdict(dict)
 
     def take(self, before: PodRecord | None, after: PodRecord | None) -> None:
         """One pod changed."""
@@ -48,6 +53,7 @@ class PodBook:
         if after is not None:
             self._by_job[after.job_uid][after.uid] = after
             self._by_ip[after.view.ip][after.uid] = after
+            self._by_node[after.view.node][after.uid] = after
         record = after or before
         if record is not None:
             self._wakes.wake(record.job_uid)
@@ -64,10 +70,11 @@ class PodBook:
 
     def jobs_on(self, node: str) -> set[str]:
         """UIDs of jobs with a pod on this node."""
-        return {uid for uid, pods in self._by_job.items() if any(record.view.node == node for record in pods.values())}
+        return {record.job_uid for record in self._by_node.get(node, {}).values()}
 
     def _forget(self, record: PodRecord) -> None:
-        for index, key in ((self._by_job, record.job_uid), (self._by_ip, record.view.ip)):
+        view = record.view
+        for index, key in ((self._by_job, record.job_uid), (self._by_ip, view.ip), (self._by_node, view.node)):
             pods = index.get(key, {})
             pods.pop(record.uid, None)
             if not pods:
@@ -112,6 +119,27 @@ class NodeBook:
             }
             self._viewed_at = now
         return self._views
+
+
+class Rivals:
+    """Jobs that hold room while they find no more, by what was decided about each of them."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def note(self, job_uid: str, name: str, *, is_rival: bool) -> None:
+        """What was decided about this job, `namespace/name`."""
+        if is_rival:
+            self._names[job_uid] = name
+        else:
+            self.forget(job_uid)
+
+    def forget(self, job_uid: str) -> None:
+        self._names.pop(job_uid, None)
+
+    def others(self, job_uid: str) -> tuple[str, ...]:
+        """`namespace/name` of all but this one, sorted."""
+        return tuple(sorted(name for uid, name in self._names.items() if uid != job_uid))
 
 
 def _aged(record: PodRecord, now: float) -> PodView:

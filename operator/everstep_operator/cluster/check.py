@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
+
+from everstep_protocol import names
 
 from everstep_operator.api.parse import Parsed
 from everstep_operator.api.status import cut
@@ -13,6 +16,9 @@ from everstep_operator.cluster.pod import render_pod
 from everstep_operator.cluster.room import Checked, Cluster, JobRoom
 from everstep_operator.cluster.stable import stable_among, stable_text
 from everstep_operator.core.model import JobSpec, JobStatus
+
+# What ResourceQuota, LimitRange and the validation of their defaults say of a container's size.
+_SIZES = re.compile(r"must specify|per Container|must be less than or equal to (cpu|memory) limit")
 
 _log = logging.getLogger(__name__)
 
@@ -103,8 +109,21 @@ async def _dry_run(cluster: Cluster, room: JobRoom, pod: PodTemplate) -> tuple[s
     except Refused as error:
         if is_quota(error):
             return ()
-        return (f"spec.template: the API server refuses its pods: {error.message}",)
+        return (f"spec.template: the API server refuses its pods: {error.message}{sizing_hint(error.message)}",)
     return ()
+
+
+def sizing_hint(message: str) -> str:
+    """Where a LimitRange or a quota on limits refuses a pod, whose containers it means, and what sets their sizes; empty: it does not.
+
+    The first names no container, or only its place.
+    """
+    if not _SIZES.search(message):
+        return ""
+    return (
+        f"; {names.SIDECAR_CONTAINER} and {names.INJECTOR_CONTAINER} are Everstep's own containers: "
+        "their sizes are the chart's values sidecar.resources and sidecar.limits"
+    )
 
 
 def is_quota(error: ApiError) -> bool:

@@ -22,14 +22,17 @@ _JSON = "application/json"
 _CONCURRENT = 20
 _LIMIT_SECONDS = 15.0
 _LONGEST_LINE_BYTES = 8 << 20  # an object has at most 1.5 MiB in etcd
+_TOO_MANY, _UNAVAILABLE = 429, 503
+_LONGEST_RETRY_SECONDS = 30.0
 FIELD_MANAGER = "everstep-operator"
 
 
 class ApiError(Exception):
     """The API server said no. `reason` is its one word, `message` its sentence."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, retry_seconds: float = 0.0) -> None:
         super().__init__(f"{status} {reason}: {message}")
+        self.retry_seconds = retry_seconds  # Retry-After: it asks not to be asked before
         self.status = status
         self.reason = reason
         self.message = message
@@ -37,6 +40,10 @@ class ApiError(Exception):
 
 class NotFound(ApiError):
     """404."""
+
+
+class Busy(ApiError):
+    """429, and 503 with Retry-After: too much is asked at present; what is known of the object, or of its history, still holds."""
 
 
 class Conflict(ApiError):
@@ -78,6 +85,7 @@ class Client:
         self._server = credentials.info.server.rstrip("/")
         self._limit = asyncio.Semaphore(_CONCURRENT)
         self._on_error = on_error or (lambda verb, code: None)
+        self._busy_until = -float("inf")  # until then the API server asked not to be asked
         self._session: aiohttp.ClientSession | None = None
         self._answered_at = -float("inf")
 
@@ -93,6 +101,10 @@ class Client:
         if self._session is not None:
             await self._session.close()
 
+    def beside(self) -> Client:
+        """Another one for what must not wait behind this one's requests, nor for its connections; to be opened by itself."""
+        return Client(self._credentials, self._on_error)
+
     def answer_age_seconds(self) -> float:
         """Since the API server last answered anything (R26)."""
         return time.monotonic() - self._answered_at
@@ -102,10 +114,12 @@ class Client:
     ) -> Raw:
         """One API call. Raises ApiError where the server said no, Unavailable where it said nothing."""
         async with self._limit:
+            await asyncio.sleep(max(0.0, self._busy_until - time.monotonic()))
             try:
                 return await self._call(method, path, params or {}, body, content_type)
             except ApiError as error:
                 self._on_error(method, str(error.status))
+                self._busy_until = max(self._busy_until, time.monotonic() + error.retry_seconds)
                 raise
             except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
                 cause = "timeout" if isinstance(error, asyncio.TimeoutError) else "connection"
@@ -158,14 +172,19 @@ class Client:
     async def _raise_for(self, answer: aiohttp.ClientResponse) -> None:
         self._answered_at = time.monotonic()
         if answer.status >= 400:
-            raise error_of(answer.status, await answer.read())
+            raise error_of(answer.status, await answer.read(), _retry_seconds(answer.headers.get("Retry-After", "")))
 
     def _open_session(self) -> aiohttp.ClientSession:
         assert self._session is not None, "open() first"
         return self._session
 
 
-def error_of(status: int, body: bytes) -> ApiError:
+def _retry_seconds(text: str) -> float:
+    """A number of seconds is all that the API server says; a proxy's longest is bounded."""
+    return min(float(text), _LONGEST_RETRY_SECONDS) if text.isascii() and text.isdecimal() else 0.0
+
+
+def error_of(status: int, body: bytes, retry_seconds: float = 0.0) -> ApiError:
     """The exception for an answer, or for the Status object of a watch's ERROR event."""
     try:
         document = json.loads(body)
@@ -173,9 +192,9 @@ def error_of(status: int, body: bytes) -> ApiError:
         document = {}
     reason = str(document.get("reason") or "") if isinstance(document, dict) else ""
     message = str(document.get("message") or "") if isinstance(document, dict) else ""
-    return _kind_of(status, reason, message)(
-        status, reason or f"HTTP{status}", message or body[:300].decode(errors="replace")
-    )
+    is_busy = status == _TOO_MANY or (status == _UNAVAILABLE and retry_seconds > 0)
+    kind = Busy if is_busy else _kind_of(status, reason, message)
+    return kind(status, reason or f"HTTP{status}", message or body[:300].decode(errors="replace"), retry_seconds)
 
 
 def _kind_of(status: int, reason: str, message: str) -> type[ApiError]:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,12 +18,13 @@ from everstep_protocol.plan import Plan
 
 from everstep_operator.cluster import tasks
 from everstep_operator.cluster.backoff import Backoff, Clock, Rate
+from everstep_operator.cluster.news import gets_on, news
+from everstep_operator.cluster.pace import Pace
 from everstep_operator.cluster.probes import Prober
 from everstep_operator.cluster.sidecars import Refusing, Rejected, SidecarClient, Silent
 
 _log = logging.getLogger(__name__)
 
-_WAIT_SECONDS = 4.0
 _SUSPICIOUS_WAIT_SECONDS = 0.4
 _MARGIN_SECONDS = 6.0
 _OTHERS_SECONDS = 2.0
@@ -57,16 +59,28 @@ class Seen:
 
 
 class Follower:
-    """`follow` says whom, `seen` and `lost` what came of it, and `prober` who is silent; `wake` is called when that changed."""
+    """`follow` says whom, `seen` and `lost` what came of it, and `prober` who is silent.
 
-    def __init__(self, client: SidecarClient, prober: Prober, clock: Clock, wake: Callable[[], None]) -> None:
+    `wake` is called when something has happened, and with each answer while anybody is suspected or lost.
+    """
+
+    def __init__(
+        self,
+        client: SidecarClient,
+        prober: Prober,
+        clock: Clock,
+        wake: Callable[[], None],
+        pace: Pace | None = None,
+    ) -> None:
         self._client = client
         self._prober = prober
         self._clock = clock
         self._wake = wake
+        self._pace = pace or Pace()
         self._target: Target | None = None
         self._task: asyncio.Task[None] | None = None
         self._version: str | None = None  # of the coordinator's newest answer, whatever attempt it speaks of
+        self._nodes: dict[str, str] = {}  # of the members, by pod UID
         self._rate = Rate(clock)  # of this job's polls, whatever the plan
         self.seen: Seen | None = None
         self.gone_at: float | None = None
@@ -81,6 +95,7 @@ class Follower:
         if before is not None and target is not None and before.plan.plan_id == target.plan.plan_id:
             return
         self.stop()
+        self._nodes = {member.uid: member.node for member in target.plan.members} if target else {}
         if target is not None:
             self.coordinator_at = time.monotonic()
             self._task = tasks.keep_running(self._run, f"follow {target.job_uid}", self._clock)
@@ -119,7 +134,8 @@ class Follower:
 
     async def _poll(self, target: Target) -> None:
         suspicious = self._prober.is_any(_SUSPECTED)
-        wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else _WAIT_SECONDS * random.uniform(0.75, 1.25)
+        calm = self._pace.poll_seconds(is_quiet=self._is_quiet(target)) * random.uniform(0.75, 1.25)
+        wait = _SUSPICIOUS_WAIT_SECONDS if suspicious else calm
         status = await self._ask(target, target.coordinator, self._version, wait)
         self._version = status.version
         self._prober.note(target.coordinator.uid, alive=True)
@@ -134,10 +150,10 @@ class Follower:
         answers = [status for status in await asyncio.gather(*asked) if status is not None]
         if not answers:
             return
+        spoke = {status.pod_uid for status in answers}
+        lost_by = Counter(uid for status in answers for uid in status.lost_peers if uid != status.pod_uid)
         for member in target.plan.members:
-            witnesses = [status for status in answers if status.pod_uid != member.uid]
-            lost_by = sum(member.uid in status.lost_peers for status in witnesses)
-            self.lost[member.uid] = (lost_by, len(witnesses))
+            self.lost[member.uid] = (lost_by[member.uid], len(answers) - (member.uid in spoke))
         self._take(target, max(answers, key=lambda status: (status.attempt, status.training.step)))
 
     async def _ask_one(self, target: Target, peer: Peer) -> SidecarStatus | None:
@@ -153,8 +169,7 @@ class Follower:
         request = PollRequest(version, wait, target.plan.attempt, target.condemned)
         limit = wait + (_MARGIN_SECONDS if wait else _OTHERS_SECONDS)
         status = await self._client.call(target.job_uid, peer, "/v1/poll", request, SidecarStatus, limit)
-        member = target.plan.member(peer.uid)
-        self._client.heard(member.node if member else "")
+        self._client.heard(self._nodes.get(peer.uid, ""))
         return status
 
     def _take(self, target: Target, status: SidecarStatus) -> None:
@@ -163,11 +178,19 @@ class Follower:
                 self._prober.start(peer, _SUSPECTED)
             elif not self._prober.failed(peer.uid):
                 self._prober.end(peer.uid, _SUSPECTED)
+        before = self.seen
         if status.attempt == target.plan.attempt:
             self.seen = Seen(status, time.monotonic())
             if status.gone and self.gone_at is None:
                 self.gone_at = time.monotonic()
-        self._wake()
+        if before is None or news(before.status) != news(status) or not self._is_quiet(target):
+            self._wake()
+
+    def _is_quiet(self, target: Target) -> bool:
+        """Whether the coordinator answers, its trainers get on, and nobody is suspected: then only what happens is worth a pass."""
+        if self.seen is None or self._prober.is_any(_SUSPECTED):
+            return False
+        return self.seen.status.pod_uid == target.coordinator.uid and gets_on(self.seen.status.training)
 
     def _suspect(self, peer: Peer) -> None:
         self._prober.note(peer.uid, alive=False)

@@ -1,4 +1,9 @@
-"""Which replica acts: a Lease of our own. It only keeps two from working at once; correctness rests on compare-and-swap (R1)."""
+"""Which replica acts: a Lease of our own. It only keeps two from working at once; correctness rests on compare-and-swap (R1).
+
+So a Lease is lost when *another holds it*, and not when the API server does not answer, or refuses: then nobody else can take it
+either, as far as we know, and a replica that ended itself would leave every job alone for nothing. Where only we are cut off, and
+another does take it, we can write no status, and so do nothing that counts; the first answer that we get says that it is lost.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
-    """Another replica acts now, or nobody can tell."""
+    """Another replica acts now."""
 
 
 class Leader:
@@ -47,19 +52,18 @@ class Leader:
             await asyncio.sleep(self._period)
 
     async def keep(self) -> None:
-        """Renews; raises LeaseLost when that did not work for most of the Lease's life."""
-        renewed_at = time.monotonic()
+        """Renews for ever, and makes it anew where it was deleted; raises LeaseLost when another has it."""
+        said = ""
         while True:
             await asyncio.sleep(self._period)
             try:
                 await self._renew()
-                renewed_at = time.monotonic()
-            except NotFound as error:
-                raise LeaseLost(str(error)) from error
+                said = ""
+            except NotFound:
+                await self._create()  # made anew by another meanwhile: the next renewal conflicts, and finds the holder
             except (ApiError, Unavailable) as error:
-                _log.warning("the lease is not renewed: %s", error)
-            if time.monotonic() - renewed_at > 0.75 * self._settings.seconds:
-                raise LeaseLost(f"not renewed for {time.monotonic() - renewed_at:.1f} s")
+                if said != (said := str(error)):
+                    _log.warning("the lease is not renewed, and nobody else is known to have it: %s", error)
 
     async def release(self) -> None:
         """Let the others take over at once."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from everstep_protocol.plan import Member
 
-from everstep_operator.api import status as status_json
+from everstep_operator.api.accepted import obeyed
 from everstep_operator.cluster.check import problems_of
 from everstep_operator.cluster.follow import Target
 from everstep_operator.cluster.pod import pod_name
@@ -26,11 +26,13 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
 
     Raises NotChecked, InvalidDocument (status).
     """
-    status = status_json.from_json(body.get("status"))
+    status = room.status_in(body)
     parsed = room.parsed()
     meta = body["metadata"]
     generation, version = int(meta.get("generation") or 0), str(meta["resourceVersion"])
     problems = await problems_of(cluster, room, parsed, status)
+    room.note_checked(parsed, problems)
+    accepted = obeyed(body) if problems and _is_under_way(status) else None
     _follow(room, status)
     now = time.monotonic()
     pods = cluster.pods.pods_of(room.uid, now)
@@ -50,8 +52,10 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         namespace=room.namespace,
         generation=generation,
         deleting=meta.get("deletionTimestamp") is not None,
-        spec=None if problems else parsed.spec,
+        spec=accepted.spec if problems and accepted else None if problems else parsed.spec,
         problems=problems,
+        accepted_generation=accepted.generation if accepted else generation,
+        has_template=room.template() is not None,
         status=status,
         pods=pods,
         nodes=cluster.nodes.views(),
@@ -82,7 +86,15 @@ async def observe(cluster: Cluster, room: JobRoom, body: Raw) -> Observed:
         sights={uid: sight for uid, (sight, _) in sights.items()},
         sight_ages={uid: now - at for uid, (_, at) in sights.items()},
         refused_actions=room.refused.told(),
+        look_pause=cluster.pace.look_seconds(),
+        step_pause=cluster.pace.write_seconds(),
+        half_placed=cluster.rivals.others(room.uid),
     )
+
+
+def _is_under_way(status: JobStatus) -> bool:
+    """Whether an attempt is to be looked after, whatever was written into the spec since it was accepted."""
+    return status.attempt is not None and status.attempt.state != "Ended" and not status.result
 
 
 def _forget(room: JobRoom, status: JobStatus, pods: tuple[PodView, ...]) -> None:

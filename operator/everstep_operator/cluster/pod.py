@@ -37,6 +37,7 @@ class Owner:
     namespace: str
     uid: str
     cluster_uid: str
+    key_id: str  # of the root key that its token is made from
 
 
 def pod_name(job: str, worker_id: int) -> str:
@@ -44,9 +45,9 @@ def pod_name(job: str, worker_id: int) -> str:
     return f"{job}-w{worker_id}"
 
 
-def token_name(job: str, uid: str) -> str:
-    """The Secret with the job's token: `<job>-<uid8>-token`."""
-    return f"{job}-{uid[:8]}-token"
+def token_name(owner: Owner) -> str:
+    """The Secret with the job's token: `<job>-<uid8>-token-<key8>`. Another root key makes another token: it never meets pods of this one."""
+    return f"{owner.name}-{owner.uid[:8]}-token-{owner.key_id}"
 
 
 def owner_reference(owner: Owner) -> Raw:
@@ -196,7 +197,7 @@ class _Injected:
             {"name": names.VOLUME_MEMORY, "emptyDir": memory},
             {"name": names.VOLUME_SCRATCH, "emptyDir": {}},
             {"name": names.VOLUME_POD, "downwardAPI": {"items": items}},
-            {"name": names.VOLUME_TOKEN, "secret": {"secretName": token_name(self.owner.name, self.owner.uid)}},
+            {"name": names.VOLUME_TOKEN, "secret": {"secretName": token_name(self.owner)}},
             {"name": names.VOLUME_STORAGE, "persistentVolumeClaim": {"claimName": self.template.claim}},
         ]
         if self._needs_shm(self._trainer):
@@ -223,9 +224,14 @@ class _Injected:
         }
 
     def _resources(self) -> Raw:
-        """A real CPU request: a starved sidecar fakes losses. Limits only where the pod is Guaranteed and would no longer be."""
+        """A real CPU request: a starved sidecar fakes losses. Limits where they are asked for, and where the pod is Guaranteed
+        and would no longer be."""
         requests = {"cpu": self.settings.sidecar_cpu, "memory": self.settings.sidecar_memory}
-        return {"requests": requests, "limits": dict(requests)} if is_guaranteed(self.spec) else {"requests": requests}
+        if is_guaranteed(self.spec):
+            return {"requests": requests, "limits": dict(requests)}
+        given = {"cpu": self.settings.sidecar_cpu_limit, "memory": self.settings.sidecar_memory_limit}
+        limits = {name: value for name, value in given.items() if value}
+        return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
     def _sidecar_environment(self) -> list[Raw]:
         values = {

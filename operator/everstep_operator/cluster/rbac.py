@@ -1,6 +1,6 @@
 """Every right that the operator uses, as data. The contract tests run it with exactly these; the chart grants them.
 
-Secrets are created and never read; `trainingjobs` themselves are deleted only when their TTL is over.
+Secrets are created and, but for the root key, never read; `trainingjobs` themselves are deleted only when their TTL is over.
 """
 
 from __future__ import annotations
@@ -20,4 +20,7 @@ CLUSTER_WIDE: tuple[Rule, ...] = (
     ("", "namespaces", ("get",)),  # kube-system only
 )
 IN_KUBE_NODE_LEASE: tuple[Rule, ...] = (("coordination.k8s.io", "leases", ("get", "list")),)
-IN_OWN_NAMESPACE: tuple[Rule, ...] = (("coordination.k8s.io", "leases", ("get", "create", "patch")),)  # its own Lease
+IN_OWN_NAMESPACE: tuple[Rule, ...] = (
+    ("coordination.k8s.io", "leases", ("get", "create", "patch")),  # its own Lease
+    ("", "secrets", ("get", "create")),  # the root key
+)

@@ -91,6 +91,7 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
         hindrance=hindrance,
         age_seconds=0.0,
         ended_as=_ended_as(status) if phase == "Failed" else "",
+        image=_image(spec),
         trainer=str(trainer.get("name") or ""),
         trainer_end=str(end.get("reason") or ""),
     )
@@ -213,6 +214,11 @@ def _has_started(trainer: Raw) -> bool:
     """Whether the trainer container ever ran: before that its image may be pulled for minutes, and no hello can be expected."""
     state = trainer.get("state") or {}
     return "running" in state or "terminated" in state or bool(_last_end(trainer))
+
+
+def _image(spec: Raw) -> str:
+    containers = spec.get("initContainers") or []
+    return next((str(item.get("image")) for item in containers if item.get("name") == names.SIDECAR_CONTAINER), "")
 
 
 def _ended_as(status: Raw) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from everstep_operator.cluster.backoff import Backoff, Clock
-from everstep_operator.cluster.client import ApiError, Client, Gone, Params, Raw, Unavailable, error_of
+from everstep_operator.cluster.client import ApiError, Busy, Client, Gone, Params, Raw, Unavailable, error_of
 
 _log = logging.getLogger(__name__)
 
@@ -77,13 +77,14 @@ class Reflector(Generic[R]):
                 await self._watch()
             except (ApiError, Unavailable) as caught:
                 error = caught
-                if isinstance(error, ApiError):
+                if isinstance(error, ApiError) and not isinstance(error, Busy):
                     self._version = ""
             if self._clock.now() - began >= _WHOLE_SECONDS:
                 backoff.succeed()
                 if error is None or isinstance(error, Gone):
                     continue
-            pause = backoff.fail() * random.uniform(0.75, 1.25)
+            asked = error.retry_seconds if isinstance(error, ApiError) else 0.0
+            pause = asked + backoff.fail() * random.uniform(0.75, 1.25)
             level = logging.WARNING if backoff.failures % 10 == 5 else logging.DEBUG
             _log.log(level, "%s is not seen: %s; again in %.1f s", self._path, error or "the watch ends at once", pause)
             await self._clock.sleep(pause)

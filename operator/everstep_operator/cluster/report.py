@@ -10,6 +10,7 @@ from typing import Any
 
 from everstep_protocol import names
 
+from everstep_operator.api import accepted as accepted_json
 from everstep_operator.api import status as status_json
 from everstep_operator.api.status import MESSAGE_LIMIT, cut
 from everstep_operator.cluster.client import MERGE_PATCH, ApiError, Client, Leaving, Unavailable
@@ -30,7 +31,7 @@ _SILENT_SECONDS = 5.0  # the longest pause after no answer: the API server may b
 _AT_REST = ("Suspended", "Succeeded", "Failed")
 # condition -> reasons that deserve an Event: nothing has ended, and a person may have to act
 _WAITS = {
-    "Degraded": ("NotEnoughWorkers", "ApiRefuses", "PodsRemain"),
+    "Degraded": ("NotEnoughWorkers", "HalfPlaced", "ApiRefuses", "PodsRemain"),
     "Ready": ("BackOff", "WorkersSilent", "StoppedWithoutSave", "WaitingForStorage", "NotProgressing"),
 }
 
@@ -99,7 +100,8 @@ async def say_once(cluster: Cluster, room: JobRoom, notice: Notice, *, about: st
 def build_patch(body: Raw, seen: Observed, decision: Decision, status: JobStatus) -> Raw:
     """What of status differs from what the object says; null where a field is to vanish."""
     old = body.get("status") or {}
-    wanted = {**status_json.to_patch(status), **_summary(old, seen, decision, status)}
+    is_decided = status is not seen.status  # else it is what the object says
+    wanted = {**(status_json.to_patch(status) if is_decided else {}), **_summary(old, seen, decision, status)}
     return {key: value for key, value in wanted.items() if not _is_said(old.get(key), value)}
 
 
@@ -184,7 +186,14 @@ def _summary(old: Raw, seen: Observed, decision: Decision, status: JobStatus) ->
     wanted = seen.spec.max_workers if seen.spec else old.get("wantedWorkers") or 0
     ready = count_ready(seen, decision, status)
     conditions = merge_conditions(old.get("conditions") or [], decision.conditions, generation=seen.generation, now=now)
+    valid = seen.spec is not None and not seen.problems
+    accepted = (
+        {"accepted": accepted_json.to_json(seen.spec, seen.generation, old.get("accepted"))}
+        if seen.spec and valid
+        else {}
+    )
     return {
+        **accepted,
         "observedGeneration": seen.generation,
         "phase": decision.phase,
         "conditions": conditions,

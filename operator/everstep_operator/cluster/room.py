@@ -10,14 +10,17 @@ from typing import Any
 
 from everstep_protocol import names
 
+from everstep_operator.api import status as status_json
 from everstep_operator.api.parse import Parsed, parse_job
+from everstep_operator.api.template import PodTemplate
 from everstep_operator.cluster.absences import Absences
 from everstep_operator.cluster.backoff import Backoff, Clock, Rate
-from everstep_operator.cluster.book import NodeBook, PodBook, Wakes
+from everstep_operator.cluster.book import NodeBook, PodBook, Rivals, Wakes
 from everstep_operator.cluster.client import Client
 from everstep_operator.cluster.errands import Errands
 from everstep_operator.cluster.follow import Follower
 from everstep_operator.cluster.metrics import Metrics
+from everstep_operator.cluster.pace import Pace
 from everstep_operator.cluster.pod import Owner
 from everstep_operator.cluster.probes import Prober
 from everstep_operator.cluster.refused import Refusals
@@ -25,7 +28,7 @@ from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.cluster.stable import without_numbers
 from everstep_operator.cluster.tasks import LoopWatch
 from everstep_operator.cluster.tries import Tries
-from everstep_operator.core.model import AttemptStatus
+from everstep_operator.core.model import AttemptStatus, JobStatus
 from everstep_operator.settings import Settings
 
 Raw = dict[str, Any]
@@ -47,6 +50,10 @@ class Cluster:
     metrics: Metrics
     uid: str = ""  # of the namespace kube-system: which cluster this is (R11)
     clock: Clock = field(default_factory=Clock)  # of all back-offs
+    rivals: Rivals = field(default_factory=Rivals)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.wakes.count)
 
 
 @dataclass
@@ -81,7 +88,7 @@ class JobRoom:
         self.writing = Backoff(cluster.clock, first=0.1, most=30.0)  # status
         self.write_rate = Rate(cluster.clock, free=5)
         self.prober = Prober(cluster.sidecars, cluster.clock, wake)
-        self.follower = Follower(cluster.sidecars, self.prober, cluster.clock, wake)
+        self.follower = Follower(cluster.sidecars, self.prober, cluster.clock, wake, cluster.pace)
         self.errands = Errands(cluster.sidecars, self.uid, self.tries)
         self.absences = Absences(cluster.client, self.namespace, self.tries)
         self.names_taken: set[int] = set()
@@ -93,6 +100,8 @@ class JobRoom:
         self.step_written_at = time.monotonic()
         self._cluster = cluster
         self._parsed: tuple[int, Parsed] | None = None
+        self._template: PodTemplate | None = None
+        self._read: tuple[Raw, JobStatus] | None = None
         self._told: tuple[tuple[int, int], set[str]] = ((0, 0), set())  # (generation, attempt), reasons of Events
         self._attempt: tuple[int, str] = (0, "")
         self._attempt_at = time.monotonic()
@@ -113,7 +122,7 @@ class JobRoom:
 
     @property
     def owner(self) -> Owner:
-        return Owner(self.name, self.namespace, self.uid, self._cluster.uid)
+        return Owner(self.name, self.namespace, self.uid, self._cluster.uid, self._cluster.sidecars.key_id)
 
     def take(self, body: Raw) -> bool:
         """A newer object, by watch or our own write's answer. False: that, or a newer one, is known already."""
@@ -132,6 +141,21 @@ class JobRoom:
         if self._parsed is None or self._parsed[0] != self.generation:
             self._parsed = (self.generation, parse_job(self.body))
         return self._parsed[1]
+
+    def note_checked(self, parsed: Parsed, problems: tuple[str, ...]) -> None:
+        """Keep the template of a spec against which nothing is known: pods are made from it when a later one is wrong."""
+        if parsed.pod is not None and not problems:
+            self._template = parsed.pod
+
+    def template(self) -> PodTemplate | None:
+        """Of the newest spec that this process has seen to be valid; before it has seen any, of the newest."""
+        return self._template or self.parsed().pod
+
+    def status_in(self, body: Raw) -> JobStatus:
+        """The status that this object says, read once. Raises InvalidDocument."""
+        if self._read is None or self._read[0] is not body:
+            self._read = (body, status_json.from_json(body.get("status")))
+        return self._read[1]
 
     def attempt_age_seconds(self, attempt: AttemptStatus | None) -> float:
         """Since we saw the attempt enter its present state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import time
 from typing import TypeVar
 
@@ -44,6 +45,7 @@ class SidecarClient:
 
     def __init__(self, root_key: bytes, port: int) -> None:
         self._root_key = root_key
+        self.key_id = hashlib.sha256(root_key).hexdigest()[:8]
         self._port = port
         self._session: aiohttp.ClientSession | None = None
         self._boots = auth.Boots()

@@ -8,7 +8,7 @@ from everstep_protocol.lineage import Lineage, prune
 from everstep_protocol.messages import CheckpointInfo, Peer, PrepareAnswer, PrepareRequest
 from everstep_protocol.plan import FORMAT, Cause, Coordinator, Member, Plan, sealed
 
-from everstep_operator.core import budget, clock, coordinators, history, pods, retention, sights, workers
+from everstep_operator.core import budget, clock, coordinators, growth, history, pods, retention, sights, workers
 from everstep_operator.core.model import (
     AttemptStatus,
     Budget,
@@ -72,6 +72,7 @@ def begin(seen: Observed, settings: Settings, status: JobStatus, ending: Ending)
         started_at=status.started_at or clock.rfc3339(seen.now),
     )
     status = workers.settle(seen, settings, status, workers.Touch(lost=ending.lost))
+    status = growth.begun(status, ending.cause, now=seen.now)
     return history.begin(status, attempt, now=seen.now, length=settings.history)
 
 

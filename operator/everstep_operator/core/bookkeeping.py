@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep_protocol.messages import CheckpointInfo, SidecarStatus
 from everstep_protocol.plan import Plan
 
-from everstep_operator.core import attempts, budget, history, pods, retention, workers
+from everstep_operator.core import attempts, budget, clock, growth, history, phases, pods, retention, workers
 from everstep_operator.core.model import CheckpointStatus, JobStatus, Observed, Settings, WorkerStatus
 
 MOST_CONDEMNED = 100
@@ -19,8 +19,8 @@ def update(seen: Observed, settings: Settings) -> JobStatus:
     answer = pods.sidecar_of(seen)
     if answer is None:
         return status
-    status = _with_checkpoints(seen, status, answer)
-    status = _with_go(seen, status)
+    status = _with_checkpoints(seen, settings, status, answer)
+    status = _with_training(seen, settings, _with_go(seen, status), answer)
     return _with_steps(seen, settings, status, answer)
 
 
@@ -54,7 +54,7 @@ def is_finished(seen: Observed, status: JobStatus) -> bool:
     return said_by_all or (answer is not None and answer.finished)
 
 
-def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+def _with_checkpoints(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
     plan = pods.current_plan(seen)
     gone = set(answer.deleted)
     left = tuple(number for number in status.checkpoints.condemned if number not in gone)
@@ -62,6 +62,8 @@ def _with_checkpoints(seen: Observed, status: JobStatus, answer: SidecarStatus) 
     checkpoints = _with_newest(replace(status.checkpoints, condemned=left), attempts.branch(plan), kept)
     is_new = checkpoints.newest is not None and checkpoints.newest != seen.status.checkpoints.newest
     fresh = is_new and checkpoints.newest is not None and checkpoints.newest.attempt == plan.attempt
+    if not is_new and not _is_step_due(seen, settings):  # nothing waits for status to forget what is gone
+        checkpoints = replace(checkpoints, condemned=status.checkpoints.condemned)
     return replace(
         status,
         checkpoints=checkpoints,
@@ -105,8 +107,25 @@ def _with_go(seen: Observed, status: JobStatus) -> JobStatus:
     """R7: go was given."""
     attempt = pods.current_attempt(seen)
     if attempt.state == "Planned" and pods.has_started(seen):
-        return replace(status, attempt=replace(attempt, state="Started"))
+        return replace(status, attempt=replace(attempt, state="Started", go_at=clock.rfc3339(seen.now)))
     return status
+
+
+def _with_training(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
+    """Something trains, since now."""
+    attempt = status.attempt
+    is_new = attempt is not None and attempt.state == "Started" and not phases.is_training(status)
+    if attempt is None or not is_new or not _trains(seen, settings, answer):
+        return status
+    return replace(status, attempt=replace(attempt, training_at=clock.rfc3339(seen.now)))
+
+
+def _trains(seen: Observed, settings: Settings, answer: SidecarStatus) -> bool:
+    """A step was finished; where nobody reports steps: a sign of life came long enough after go."""
+    if answer.training.step >= 0:
+        return True
+    lived = seen.go_age_seconds - answer.training.age_seconds - seen.sidecar_age_seconds
+    return not answer.training.library and lived >= settings.plain_start
 
 
 def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: SidecarStatus) -> JobStatus:
@@ -114,5 +133,12 @@ def _with_steps(seen: Observed, settings: Settings, status: JobStatus, answer: S
     if answer.training.step < 0:
         return status
     marked = history.first_step(status, now=seen.now)
-    due = marked != status or seen.step_age_seconds >= settings.step_write
-    return replace(marked, step=max(marked.step, answer.training.step)) if due else status
+    if marked == status and not _is_step_due(seen, settings):
+        return status
+    costed = growth.measured(marked) if marked != status else marked
+    return replace(costed, step=max(marked.step, answer.training.step))
+
+
+def _is_step_due(seen: Observed, settings: Settings) -> bool:
+    """Whether what may wait, a newer step and condemned ids that are gone, is worth a write of its own."""
+    return seen.step_age_seconds >= max(settings.step_write, seen.step_pause)

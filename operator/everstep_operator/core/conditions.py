@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from everstep_operator.core import attempts, leaving, pods, preparing, sights, troubles, workers
+from everstep_operator.core import attempts, growth, half_placed, leaving, pods, preparing, sights, troubles, workers
 from everstep_operator.core.model import Condition, JobStatus, Observed, PodView, Settings
 from everstep_operator.core.outcome import Outcome
 
 LONGEST = 4096
 STOPPING_SECONDS = 30.0
+SAVES_FAIL = ", but saves fail at present, and stopping must not lose steps"
 
 
 def build(seen: Observed, settings: Settings, outcome: Outcome) -> tuple[Condition, ...]:
@@ -32,11 +33,21 @@ def _cut(message: str) -> str:
 
 
 def _valid(seen: Observed, outcome: Outcome) -> Condition:
-    if seen.spec is None:
-        return Condition("Valid", "False", "InvalidSpec", "; ".join(seen.problems) or "the spec cannot be read")
+    if seen.spec is None or seen.problems:
+        problems = "; ".join(seen.problems) or "the spec cannot be read"
+        return Condition("Valid", "False", "InvalidSpec", problems + _obeyed(seen))
     if outcome.trouble.is_users_fault:
         return Condition("Valid", "False", outcome.trouble.reason, outcome.trouble.message)
     return Condition("Valid", "True", "Accepted", "the spec is valid")
+
+
+def _obeyed(seen: Observed) -> str:
+    if seen.spec is None:
+        return ""
+    pods_too = "" if seen.has_template else ", but the operator was started since, so it can make no new pods"
+    return (
+        f"; until this is put right, the job goes on with the spec of generation {seen.accepted_generation}{pods_too}"
+    )
 
 
 def _ready(outcome: Outcome) -> Condition:
@@ -47,7 +58,7 @@ def _ready(outcome: Outcome) -> Condition:
 
 def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobStatus) -> Condition:
     attempt, refused = status.attempt, troubles.refused(seen)
-    if outcome.reason == "NotEnoughWorkers":
+    if outcome.reason in ("NotEnoughWorkers", half_placed.REASON):
         return Condition("Degraded", "True", outcome.reason, "; ".join(filter(None, (outcome.message, refused))))
     if refused:
         return Condition("Degraded", "True", "ApiRefuses", refused)
@@ -56,6 +67,11 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
         if remain:
             return Condition("Degraded", "True", "PodsRemain", remain)
         return Condition("Degraded", "False", "NothingRuns", "no attempt runs")
+    if _runs_another_template(seen, attempt.number):
+        why = SAVES_FAIL if leaving.is_save_failing(seen) else _why_not_stopped(seen)
+        return Condition(
+            "Degraded", "True", "OldTemplate", f"the template was changed, and the job restarts with the new one{why}"
+        )
     have, wanted = len(attempt.plan.members), seen.spec.max_workers
     if have > wanted and _why_not_stopped(seen):
         return Condition(
@@ -65,6 +81,12 @@ def _degraded(seen: Observed, settings: Settings, outcome: Outcome, status: JobS
         return Condition("Degraded", "False", "AllWorkers", "as many workers as wanted")
     why = _why_fewer(seen, settings, attempt.number) + attempts.why_again(seen)
     return Condition("Degraded", "True", "FewerWorkers", f"{have} of {wanted} workers; {why}")
+
+
+def _runs_another_template(seen: Observed, number: int) -> bool:
+    current = seen.status.attempt
+    is_current = current is not None and current.plan is not None and current.number == number
+    return is_current and leaving.is_of_another_template(seen)
 
 
 def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
@@ -77,6 +99,9 @@ def _why_fewer(seen: Observed, settings: Settings, number: int) -> str:
         return "more can join, but saves fail at present, and joining must not lose steps"
     if pods.has_started(seen) and not pods.reports_steps(seen):
         return "more can join, but the script has made no everstep.Checkpointer, so it is not stopped for them: they join at the next restart"
+    held = growth.why_not_yet(seen, settings, leaving.joiners(seen, settings))
+    if held and leaving.asked_age(seen, "change") is None:
+        return held
     return "more are about to join" + _why_not_stopped(seen)
 
 
@@ -93,7 +118,7 @@ def _why_not_stopped(seen: Observed) -> str:
 
 
 def _missing(seen: Observed, settings: Settings) -> str:
-    members = tuple(pod for pod in seen.pods if pods.current_plan(seen).member(pod.uid))
+    members = tuple(pod for pod in seen.pods if pod.uid in pods.members_by_uid(seen))
     settled = leaving.settled(seen, settings)
     known = {pod.uid for pod in (*members, *settled)}
     fresh = tuple(pod for pod in workers.usable(seen, settings) if pod.uid not in known)

@@ -1,7 +1,7 @@
 """What to do about one job: `decide(seen, settings) -> Decision`. Pure; the most final case first.
 
-Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`), `running` (with
-`endings`, `timers`, `leaving`, `bookkeeping`), `budget`, `retention`, `results`, `phases`, `conditions` (with `troubles`).
+Order of reading: `model`, `pods`, `suspicion`, `workers`, `sights`, `attempts`, `preparing` (with `coordinators`, `half_placed`), `running` (with
+`endings`, `timers`, `leaving`, `growth`, `bookkeeping`), `budget`, `retention`, `results`, `phases`, `conditions` (with `troubles`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _outcome(seen: Observed, settings: Settings) -> Outcome:
 
 
 def _invalid(seen: Observed) -> Outcome:
-    """What runs is not touched: how many workers, and from where, nobody can tell."""
+    """Nothing is under way, or nothing that was accepted is known: what runs is not touched."""
     attempt = seen.status.attempt
     hint = "; until this is put right, what runs is not looked after" if attempt and attempt.state != "Ended" else ""
     return Outcome(phases.of_status(seen.status), "InvalidSpec", "; ".join(seen.problems) + hint)

@@ -72,7 +72,7 @@ def _stopped(seen: Observed, settings: Settings, lost: tuple[Loss, ...]) -> Endi
     gone = leaving.leaving_members(seen)
     if gone:
         return leaving.departure(gone)
-    change = leaving.planned_change(seen, settings)
+    change = leaving.change_after_stop(seen, settings)
     if change:
         return change
     if lost:
@@ -96,7 +96,7 @@ def _real_cause(seen: Observed, over: Over, lost: tuple[Loss, ...]) -> Ending | 
 
 
 def _is_at(seen: Observed, uid: str, worker: int) -> bool:
-    member = pods.current_plan(seen).member(uid)
+    member = pods.members_by_uid(seen).get(uid)
     return member is not None and member.id == worker
 
 

@@ -11,6 +11,7 @@ from everstep_operator.core import clock
 from everstep_operator.core.model import AttemptStatus, HistoryEntry, JobStatus, StageSeconds
 
 LONGEST_MESSAGE = 300
+MOST_NODES = 16  # with more workers only their number is kept; who was lost is in the message of the next line
 
 Change = Callable[[HistoryEntry], HistoryEntry]
 
@@ -52,7 +53,8 @@ def planned(status: JobStatus, plan: Plan, *, now: float) -> JobStatus:
             resumed_step=plan.resume.step,
             steps_lost=lost,
             seconds=replace(entry.seconds, planned=_since_failure(status, now)),
-            nodes=tuple(member.node for member in plan.members),
+            nodes=tuple(member.node for member in plan.members) if len(plan.members) <= MOST_NODES else (),
+            num_workers=len(plan.members),
         )
 
     return _with_current(status, fill)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from everstep_protocol.plan import Cause
 
-from everstep_operator.core import pods, sights, suspicion, workers
+from everstep_operator.core import growth, pods, sights, suspicion, workers
 from everstep_operator.core.attempts import Ending
 from everstep_operator.core.model import AskLeave, AskSight, LeavePurpose, Observed, PodView, Settings
 
@@ -21,7 +21,7 @@ def leaving_members(seen: Observed) -> tuple[PodView, ...]:
 
 
 def _is_done(seen: Observed, pod: PodView) -> bool:
-    member = pods.current_plan(seen).member(pod.uid)
+    member = pods.members_by_uid(seen).get(pod.uid)
     return member is not None and suspicion.has_finished(seen, member, pod, pods.current_attempt(seen).number)
 
 
@@ -67,7 +67,24 @@ def planned_change(seen: Observed, settings: Settings) -> Ending | None:
     """What else the attempt should be stopped for at a step of its own choice; None: nothing. R16: never while saves fail."""
     if is_save_failing(seen):
         return None
-    return _shrink(seen) or _grow(seen, settings)
+    return _renew(seen) or _shrink(seen) or _grow(seen, settings)
+
+
+def is_of_another_template(seen: Observed) -> bool:
+    """R29: whether the attempt runs with a template that was edited since: suspended, edited and resumed before anybody looked."""
+    assert seen.spec is not None
+    return pods.current_plan(seen).template_hash != seen.spec.template_hash
+
+
+def _renew(seen: Observed) -> Ending | None:
+    if not is_of_another_template(seen):
+        return None
+    return Ending("template", "the template was changed: all workers are made anew", _asked_age(seen))
+
+
+def change_after_stop(seen: Observed, settings: Settings) -> Ending | None:
+    """What the attempt that has saved and stopped is continued with: it costs nothing more, whoever else may be on the way."""
+    return _renew(seen) or _shrink(seen) or _joining(seen, settings)
 
 
 def is_save_failing(seen: Observed) -> bool:
@@ -85,9 +102,17 @@ def _shrink(seen: Observed) -> Ending | None:
 
 
 def _grow(seen: Observed, settings: Settings) -> Ending | None:
-    """More workers wait, long enough, and the job can stop without losing steps."""
+    """More workers can join, the job can stop without losing steps, and it is worth it now; what was asked for is not taken back."""
+    if not _can_be_stopped_for_growth(seen):
+        return None
+    is_asked = asked_age(seen, "change") is not None
+    held = "" if is_asked else growth.why_not_yet(seen, settings, joiners(seen, settings))
+    return None if held else _joining(seen, settings)
+
+
+def _joining(seen: Observed, settings: Settings) -> Ending | None:
     count = len(joiners(seen, settings))
-    if not count or not _can_be_stopped_for_growth(seen) or _is_more_coming(seen, settings):
+    if not count:
         return None
     return Ending("grow", f"{count} more worker{'s' if count > 1 else ''} can join", _asked_age(seen))
 
@@ -101,11 +126,11 @@ def joiners(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 
 def settled(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """Usable pods outside the attempt that were there for a while, by ascending id."""
-    plan = pods.current_plan(seen)
+    members = pods.members_by_uid(seen)
     return tuple(
         pod
         for pod in workers.usable(seen, settings)
-        if plan.member(pod.uid) is None and pod.sidecar_age_seconds >= settings.grow_settle
+        if pod.uid not in members and pod.sidecar_age_seconds >= settings.grow_settle
     )
 
 
@@ -123,19 +148,6 @@ def _can_be_stopped_for_growth(seen: Observed) -> bool:
     if answer is None or not pods.has_started(seen) or not answer.training.library:
         return False
     return answer.training.step >= 0 and answer.training.phase != "finished"
-
-
-def _is_more_coming(seen: Observed, settings: Settings) -> bool:
-    """Another worker is about to be ready: take both in at once."""
-    wanted = {row.id for row in seen.status.workers if row.state == "Wanted"}
-    return any(_is_coming(seen, settings, pod) for pod in seen.pods if pod.worker_id in wanted)
-
-
-def _is_coming(seen: Observed, settings: Settings, pod: PodView) -> bool:
-    if pod.age_seconds >= settings.start_window or pod.hindrance or pods.is_leaving(pod) or pods.is_over(pod):
-        return False
-    starting = bool(pod.node) and not (pod.phase == "Running" and pod.sidecar_running)
-    return (starting or pod.sidecar_age_seconds < settings.grow_settle) and not pods.is_node_bad(seen, pod.node)
 
 
 def _asked_age(seen: Observed) -> float:

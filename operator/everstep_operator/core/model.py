@@ -46,6 +46,7 @@ class JobSpec:
     active_deadline_seconds: float | None = None
     ttl_seconds_after_finished: float | None = None
     grace_seconds: float = 30.0
+    grow_interval_seconds: float | None = None  # least time between two restarts for growth; None: by what one costs
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,11 @@ class Settings:
     start_tries: int = 3  # and after so many restarts where it does
     replace_failed: float = 10.0  # a pod that failed before it was ever a member is replaced when it is this old
     finish_grace: float = 30.0  # pods that still run so long after Complete or Failed are deleted
+    half_placed: float = 60.0  # a job below min that holds room and finds no more says so after this
+    grow_wait: float = 120.0  # so long a worker that could join waits for those that are on their way to a node
+    grow_least: float = 30.0  # the shortest interval between two restarts for growth, where the user says none
+    grow_most: float = 3600.0  # and the longest, whatever a restart costs
+    plain_start: float = 20.0  # a script without the library trains when it shows a sign of life so long after go
     api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
 
 
@@ -109,6 +115,8 @@ class AttemptStatus:
     message: str = ""  # what happened, for people
     fenced_by: str = ""  # UID of the pod that raised its fence, from `Planned` on: who sees another's fence sees another storage (R11)
     ask_last: str = ""  # UID of the pod whose storage failed the attempt before: another one prepares and coordinates, if there is one
+    go_at: str = ""  # RFC 3339, for people: when we heard of go
+    training_at: str = ""  # RFC 3339: when we heard that something trains: empty: not yet
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,15 @@ class HistoryEntry:
     message: str = ""
     started_at: str = ""
     ended_at: str = ""
+    num_workers: int = 0  # members of its plan; `nodes` has their nodes only where they are few
+
+
+@dataclass(frozen=True)
+class Growth:
+    """`status.growth`: what joining costs, and when it was done last."""
+
+    restart_seconds: float | None = None  # how long the job stood still for the last restart that it chose itself
+    grown_at: str = ""  # RFC 3339: when it was last stopped to take in more workers
 
 
 Restarts = dict[str, int]  # cause -> number, with `total`
@@ -210,6 +227,7 @@ class JobStatus:
     result: Literal["", "Complete", "Failed"] = ""
     result_reason: str = ""
     result_message: str = ""
+    growth: Growth = Growth()
 
 
 # ---------------------------------------------------------------- what is there
@@ -258,6 +276,7 @@ class PodView:
         0.0  # since it was bound to its node without having come up, or since it stays up no more
     )
     ended_as: str = ""  # `reason: message` of a pod that ended: Evicted, UnexpectedAdmissionError, OutOfcpu ...
+    image: str = ""  # of Everstep's own containers
     trainer: str = ""  # name of the trainer container
     trainer_end: str = ""  # reason of the trainer container's last end: OOMKilled, Error, StartError ...
     trainer_end_age_seconds: float = math.inf  # since we saw that
@@ -322,8 +341,8 @@ class Observed:
     namespace: str
     generation: int
     deleting: bool
-    spec: JobSpec | None  # None: invalid
-    problems: tuple[str, ...]  # why it is invalid: one line a field
+    spec: JobSpec | None  # None: invalid, and nothing is under way; else the newest that was accepted
+    problems: tuple[str, ...]  # why the newest one is invalid: one line a field
     status: JobStatus
     pods: tuple[PodView, ...]
     nodes: dict[str, NodeView]
@@ -368,6 +387,11 @@ class Observed:
     )  # newest word of each pod, by UID, about the current attempt's storage
     sight_ages: dict[str, float] = field(default_factory=dict)  # seconds since then
     refused_actions: tuple[RefusedAction, ...] = ()
+    accepted_generation: int = 0  # where `problems` are of a newer one: the generation that `spec` is of
+    has_template: bool = True  # whether pods can be made: an operator that never saw a valid spec has none
+    look_pause: float = 0.0  # where there are many jobs a quiet one is looked at after so many seconds only,
+    step_pause: float = 0.0  # and its step written so long after the last one, where `Settings.step_write` is shorter
+    half_placed: tuple[str, ...] = ()  # namespace/name of other jobs that hold room while they find no more
     remembered: dict[object, object] = field(
         init=False, default_factory=dict, compare=False, repr=False
     )  # facts worked out from the rest in this pass (`pods.once_a_pass`); never filled in from outside
@@ -391,6 +415,7 @@ class CreatePod:
 
     worker_id: int
     avoid: tuple[str, ...] = ()
+    image: str = ""  # of Everstep's own containers, as in the job's other pods; empty: the operator's
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,14 @@ def of_recovery(seen: Observed) -> Phase:
     return "Starting" if attempt is None or attempt.cause in FIRST else "Recovering"
 
 
+def is_training(status: JobStatus) -> bool:
+    """Whether the current attempt was heard to train. A step after the resume proves it, too: older versions wrote nothing else."""
+    attempt = status.attempt
+    if attempt is None or attempt.plan is None or attempt.state != "Started":
+        return False
+    return bool(attempt.training_at) or status.step > attempt.plan.resume.step
+
+
 def of_status(status: JobStatus) -> Phase:
     """The phase by status alone, where nothing else is decided."""
     attempt = status.attempt
@@ -22,6 +30,6 @@ def of_status(status: JobStatus) -> Phase:
         return "Pending"
     if attempt.state == "Ended":
         return "Suspended"
-    if attempt.state == "Started":
+    if is_training(status):
         return "Running"
     return "Starting" if attempt.cause in FIRST else "Recovering"

@@ -10,7 +10,7 @@ from typing import Concatenate, ParamSpec, TypeVar, cast
 from everstep_protocol import codec
 from everstep_protocol.local import TerminationMessage
 from everstep_protocol.messages import SidecarStatus
-from everstep_protocol.plan import Plan
+from everstep_protocol.plan import Member, Plan
 
 from everstep_operator.core.model import AttemptStatus, NodeView, Observed, PodView, Settings
 
@@ -44,6 +44,19 @@ def by_worker(seen: Observed) -> dict[int, PodView]:
 def by_uid(seen: Observed) -> dict[str, PodView]:
     """The pods by UID."""
     return {pod.uid: pod for pod in seen.pods}
+
+
+@once_a_pass
+def members_by_uid(seen: Observed) -> dict[str, Member]:
+    """The members of the plan, by pod UID; none without a plan."""
+    plan = seen.status.attempt.plan if seen.status.attempt else None
+    return {member.uid: member for member in plan.members} if plan else {}
+
+
+@once_a_pass
+def states(seen: Observed) -> dict[int, str]:
+    """What status says of each worker id."""
+    return {row.id: row.state for row in seen.status.workers}
 
 
 def is_leaving(pod: PodView) -> bool:
@@ -102,6 +115,12 @@ def _are_leases_trusted(seen: Observed) -> bool:
     return stale < 3 or 3 * stale <= len(seen.nodes)
 
 
+@once_a_pass
+def num_unreachable(seen: Observed) -> int:
+    """Nodes that the API server itself gave up."""
+    return sum(node.unreachable for node in seen.nodes.values())
+
+
 def _is_lease_stale(node: NodeView) -> bool:
     return 0 < node.lease_duration_seconds / 2 <= node.lease_age_seconds
 
@@ -135,16 +154,25 @@ def suspect_nodes(seen: Observed, settings: Settings) -> tuple[str, ...]:
     """Nodes that take no new member now: silent kubelet, out of service, just returned, or holding a worker that was lost there."""
     lost = _lost_ids(seen)
     lost_here = {pod.node for pod in seen.pods if pod.worker_id in lost and not is_over(pod)}
+    trusted = _are_leases_trusted(seen)
     return tuple(
         sorted(
             name
             for name, node in seen.nodes.items()
-            if name in lost_here
-            or is_kubelet_silent(seen, node)
+            if node.unreachable
+            or not node.ready
             or node.out_of_service
             or node.ready_age_seconds < settings.node_ready
+            or name in lost_here
+            or (trusted and _is_lease_stale(node))
         )
     )
+
+
+@once_a_pass
+def suspects(seen: Observed, settings: Settings) -> frozenset[str]:
+    """The same as a set."""
+    return frozenset(suspect_nodes(seen, settings))
 
 
 @once_a_pass
@@ -188,6 +216,12 @@ def reports_steps(seen: Observed) -> bool:
     """Whether the script made an everstep.Checkpointer in this attempt."""
     answer = sidecar_of(seen)
     return answer is not None and answer.training.library
+
+
+def is_first_step_awaited(seen: Observed) -> bool:
+    """Whether the script made an everstep.Checkpointer, and finished no step in this attempt yet."""
+    answer = sidecar_of(seen)
+    return answer is not None and answer.training.library and answer.training.step < 0
 
 
 def newest_step(seen: Observed) -> int:

@@ -9,6 +9,7 @@ from everstep_operator.core import (
     bookkeeping,
     budget,
     coordinators,
+    half_placed,
     phases,
     pods,
     refusals,
@@ -67,6 +68,9 @@ def _too_few(seen: Observed, settings: Settings, spec: JobSpec, members: Pods) -
     phase = phases.of_recovery(seen) if starting else "Waiting"
     reason = "StartingWorkers" if starting else "NotEnoughWorkers"
     message = f"{len(members)} of at least {spec.min_workers} workers can run; waiting for {missing(seen, settings, members) or NEW_WORKER}"
+    held = "" if starting else half_placed.why(seen, settings)
+    if held:
+        reason, message = half_placed.REASON, f"{message}; {held}"
     again = _look_again(seen, settings)
     left = min(again, patience - seen.attempt_age_seconds) if starting else again
     return Outcome(phase, reason, message, actions, left)
@@ -94,12 +98,11 @@ def _why_missing(seen: Observed, settings: Settings, worker: int) -> str:
 
 def _look_again(seen: Observed, settings: Settings) -> float:
     """A node that just came back counts when it was Ready long enough: no event tells that."""
-    names = {pod.node for pod in seen.pods}
+    names = {pod.node for pod in seen.pods}.union(*(pod.avoid for pod in seen.pods))
     waits = [
         settings.node_ready - node.ready_age_seconds
         for node in seen.nodes.values()
-        if node.name in names | set().union(*(pod.avoid for pod in seen.pods))
-        and node.ready_age_seconds < settings.node_ready
+        if node.name in names and node.ready_age_seconds < settings.node_ready
     ]
     return max(0.1, min([LOOK_AGAIN, *waits]))
 

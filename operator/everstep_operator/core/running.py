@@ -9,6 +9,7 @@ from everstep_operator.core import (
     bookkeeping,
     budget,
     endings,
+    growth,
     leaving,
     phases,
     pods,
@@ -127,7 +128,7 @@ def _write(seen: Observed, settings: Settings, status: JobStatus) -> Outcome:
     phase, reason, message = _said(shown, settings)
     notices: tuple[Notice, ...] = ()
     if _has_just_started(seen, status):
-        notices = (Notice("Normal", "AttemptStarted", message),)
+        notices = (Notice("Normal", "AttemptStarted", _workers_of(seen)),)
     return Outcome(phase, reason, message, (WriteStatus(status),), notices=notices)
 
 
@@ -139,20 +140,34 @@ def _has_just_started(seen: Observed, status: JobStatus) -> bool:
     )
 
 
-def _said(seen: Observed, settings: Settings) -> tuple[Phase, str, str]:
+def _workers_of(seen: Observed) -> str:
     plan = pods.current_plan(seen)
-    workers_of = f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
+    return f"attempt {plan.attempt}: {len(plan.members)} workers from step {plan.resume.step}"
+
+
+def _said(seen: Observed, settings: Settings) -> tuple[Phase, str, str]:
+    workers_of = _workers_of(seen)
     unsaved, hanging = timers.waits_for_save(seen), timers.waits_for_storage(seen)
     if unsaved:
         return "Waiting", "StoppedWithoutSave", f"{workers_of} stopped, and wait for their save: {unsaved}"
+    is_training = phases.is_training(seen.status) and not pods.is_first_step_awaited(seen)
+    phase: Phase = "Running" if is_training else phases.of_recovery(seen)
     if pods.current_attempt(seen).state == "Started":
         stalled = timers.waits_for_steps(seen, settings)
         if stalled:
-            return "Running", "NotProgressing", f"{workers_of}: {stalled}"
+            return phase, "NotProgressing", f"{workers_of}: {stalled}"
+        if not is_training:
+            return phase, "StartingTrainers", f"{workers_of}: {_awaited(seen)}"
         return "Running", "Training", workers_of
     if hanging:
-        return phases.of_recovery(seen), "WaitingForStorage", f"{workers_of} wait for the storage: {hanging}"
-    return phases.of_recovery(seen), "StartingAttempt", workers_of + attempts.why_again(seen)
+        return phase, "WaitingForStorage", f"{workers_of} wait for the storage: {hanging}"
+    return phase, "StartingAttempt", workers_of + attempts.why_again(seen)
+
+
+def _awaited(seen: Observed) -> str:
+    """What is waited for after go."""
+    since = f" at {pods.current_attempt(seen).go_at}" if pods.current_attempt(seen).go_at else ""
+    return f"the trainers were told to start{since}, and no first step is reported yet"
 
 
 def _keep_going(seen: Observed, settings: Settings) -> Outcome:
@@ -188,6 +203,7 @@ def _hint(seen: Observed, settings: Settings) -> str:
 def _tell(seen: Observed) -> tuple[Action, ...]:
     """R2, R23: the plan to every live pod, members and non-members; over HTTP to those whose kubelet does not, or not yet, bring it."""
     plan = pods.current_plan(seen)
+    acknowledged = frozenset(seen.announced)
     live = [pod for pod in sorted(seen.pods, key=lambda pod: pod.worker_id) if not pods.is_over(pod)]
     published = tuple(
         PublishPlan(pod.name, pod.uid, pod.plan_attempt, plan)
@@ -197,7 +213,7 @@ def _tell(seen: Observed) -> tuple[Action, ...]:
     announced = tuple(
         Announce(pod.uid, pod.ip, plan.attempt, plan)
         for pod in live
-        if pod.ip and pod.sidecar_running and pod.uid not in seen.announced and _is_hard_to_reach(pod, plan.attempt)
+        if pod.ip and pod.sidecar_running and pod.uid not in acknowledged and _is_hard_to_reach(pod, plan.attempt)
     )
     return published + announced
 
@@ -226,4 +242,7 @@ def _next_look(seen: Observed, settings: Settings) -> float:
     if not pods.has_started(seen):
         left = settings.hello_deadline - seen.attempt_age_seconds
         return max(SOON, left) if left > 0 else SLOWLY
-    return settings.step_write
+    if not phases.is_training(seen.status):
+        return SLOWLY
+    quiet = max(settings.step_write, seen.look_pause)
+    return max(SOON, min(quiet, growth.seconds_to_look(seen, settings)))

@@ -77,7 +77,7 @@ def losses(seen: Observed, settings: Settings) -> tuple[Loss, ...]:
 
 def has_finished(seen: Observed, member: Member, pod: PodView | None, attempt: int) -> bool:
     """R31: status remembers it, or the launcher's last word says it."""
-    written = any(row.id == member.id and row.state == "Finished" for row in seen.status.workers)
+    written = pods.states(seen).get(member.id) == "Finished"
     return written or (pod is not None and pods.has_finished(pod, attempt))
 
 
@@ -165,12 +165,18 @@ def is_network_silent(seen: Observed, settings: Settings, member: Member) -> boo
     network = _network(seen, member)
     if not do_our_probes_fail(seen, settings, member.uid, member.node):
         return False
-    witnesses = [other for other in pods.current_plan(seen).members if other.uid != member.uid]
-    living = [w for w in witnesses if _network(seen, w).failed_probes < settings.failed_probes]
-    asked = min(network.asked, len(living))
+    living = _num_answering(seen, settings)  # without this one, whose probes fail
+    asked = min(network.asked, living)
     if not living:
         return True
     return asked > 0 and 2 * network.lost_by > asked and not _sidecar_is_late(seen, settings)
+
+
+@pods.once_a_pass
+def _num_answering(seen: Observed, settings: Settings) -> int:
+    """Members that our probes do not find silent."""
+    members = pods.current_plan(seen).members
+    return sum(_network(seen, member).failed_probes < settings.failed_probes for member in members)
 
 
 def do_our_probes_fail(seen: Observed, settings: Settings, uid: str, node: str) -> bool:
@@ -193,7 +199,7 @@ def _trusts_own_probes(seen: Observed, settings: Settings, node: NodeView | None
         return True
     if _is_alone(seen) and node is not None and pods.is_kubelet_silent(seen, node):
         return True
-    unreachable = sum(other.unreachable for other in seen.nodes.values())
+    unreachable = pods.num_unreachable(seen)
     return node is not None and node.unreachable and unreachable <= max(1, len(seen.nodes) // 3)
 
 

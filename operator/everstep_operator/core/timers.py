@@ -180,7 +180,7 @@ def _coordinator_silent(seen: Observed, settings: Settings) -> Ending | None:
 
 def _has_finished(seen: Observed, worker: int) -> bool:
     """R31: whether status says that this worker finished: then it owes nothing."""
-    return any(row.id == worker and row.state == "Finished" for row in seen.status.workers)
+    return pods.states(seen).get(worker) == "Finished"
 
 
 def _not_training(seen: Observed, settings: Settings) -> Ending | None:

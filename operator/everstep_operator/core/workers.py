@@ -22,6 +22,9 @@ from everstep_operator.core.model import (
 from everstep_operator.core.suspicion import do_our_probes_fail, has_doubts
 
 LIVE = ("Wanted", "Joined")
+MOST_AVOIDED = (
+    50  # in a pod; where more nodes are bad the API server knows it soon, and then the scheduler keeps off them
+)
 MOST_WITNESSES = 3  # that one of them is lost too, and not known to be yet, must not matter
 REPAIR = "repair it, or delete its Node object if it is gone for good"
 
@@ -61,11 +64,17 @@ def _next(seen: Observed, settings: Settings, row: WorkerStatus, touch: Touch) -
         return row if row.state == "Wanted" and row.id not in seen.names_taken else None
     if row.state in ("Lost", "Leaving"):
         return row
-    if row.state == "Finished" or pods.is_leaving(pod):
+    if row.state == "Finished" or pods.is_leaving(pod) or is_of_another_template(seen, pod):
         return replace(here, state="Leaving")
     if _is_worn_out(settings, row, pod) or _is_stranded(seen, settings, pod) or _is_tried_elsewhere(settings, row, pod):
         return replace(here, state="Lost")
     return None if _avoids_in_vain(seen, settings, pod) else row
+
+
+def is_of_another_template(seen: Observed, pod: PodView) -> bool:
+    """R29: a plan is of one template, the spec's."""
+    assert seen.spec is not None
+    return pod.template_hash != seen.spec.template_hash
 
 
 def _is_worn_out(settings: Settings, row: WorkerStatus, pod: PodView) -> bool:
@@ -96,7 +105,7 @@ def _avoids_in_vain(seen: Observed, settings: Settings, pod: PodView) -> bool:
     """Pending, and one of the nodes that it must avoid is well again, or gone: affinity cannot be changed, so another id is made."""
     if pod.phase != "Pending" or pod.node:
         return False
-    bad = {*pods.avoided_nodes(seen), *pods.suspect_nodes(seen, settings)}
+    bad = pods.suspects(seen, settings).union(pods.avoided_nodes(seen))
     return any(pods.is_node_gone(seen, node) or (node in seen.nodes and node not in bad) for node in pod.avoid)
 
 
@@ -122,6 +131,7 @@ def live_ids(status: JobStatus) -> tuple[int, ...]:
     return tuple(sorted(row.id for row in status.workers if row.state in LIVE))
 
 
+@pods.once_a_pass
 def usable(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
     """Pods that can be members now, by ascending id."""
     there = pods.by_worker(seen)
@@ -133,6 +143,8 @@ def why_unusable(seen: Observed, settings: Settings, worker: int) -> str:
     pod = pods.by_worker(seen).get(worker)
     if pod is None:
         refusal = seen.pods_refused.get(worker)
+        if not seen.has_template:
+            return "its pod is not made: the spec is not valid; correct it"
         return f"its pod is not made: {refusal}" if refusal else "its pod is being created"
     if pods.is_leaving(pod):
         return "its pod is being deleted"
@@ -159,6 +171,7 @@ def _why_not_running(seen: Observed, pod: PodView) -> str:
     )
 
 
+@pods.once_a_pass
 def _held(seen: Observed) -> str:
     """Pods of workers that were given up, and that hold the room of others for as long as their nodes do not end them."""
     gone = {row.id for row in seen.status.workers if row.state in ("Lost", "Leaving")}
@@ -168,10 +181,10 @@ def _held(seen: Observed) -> str:
 
 
 def _why_not_trusted(seen: Observed, settings: Settings, pod: PodView) -> str:
-    joined = any(row.id == pod.worker_id and row.state == "Joined" for row in seen.status.workers)
+    joined = pods.states(seen).get(pod.worker_id) == "Joined"
     if pods.is_node_bad(seen, pod.node):
         return f"node {pod.node} does not answer; {REPAIR}"
-    if not joined and pod.node in pods.suspect_nodes(seen, settings):
+    if not joined and pod.node in pods.suspects(seen, settings):
         return f"node {pod.node} came back a moment ago"
     if pod.node not in seen.nodes:
         return f"node {pod.node} is not known to the operator yet; look whether it may list nodes"
@@ -191,9 +204,21 @@ def restarting(seen: Observed, settings: Settings) -> tuple[PodView, ...]:
 def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     """R20: a pod for each wanted id that has none, never where this job lost a worker."""
     there = pods.by_worker(seen)
-    avoid = pods.avoided_nodes(seen)
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
-    return tuple(CreatePod(number, avoid) for number in sorted(wanted) if number not in seen.names_taken)
+    if not wanted or not seen.has_template:
+        return ()
+    avoid, image = pods.avoided_nodes(seen)[:MOST_AVOIDED], _image(seen)
+    return tuple(CreatePod(number, avoid, image) for number in sorted(wanted) if number not in seen.names_taken)
+
+
+def _image(seen: Observed) -> str:
+    """R29: an attempt has one version of Everstep in all of its pods, and an operator that was upgraded restarts nobody for it.
+
+    So new pods have what the others have, as long as there are any: until the job is suspended and resumed, or all are made anew.
+    """
+    live = set(live_ids(seen.status))
+    those = sorted((pod for pod in seen.pods if pod.worker_id in live and pod.image), key=lambda pod: pod.worker_id)
+    return next((pod.image for pod in those if not pods.is_over(pod) and not pods.is_leaving(pod)), "")
 
 
 def probes(seen: Observed) -> tuple[Probe, ...]:
@@ -201,10 +226,9 @@ def probes(seen: Observed) -> tuple[Probe, ...]:
 
     R26: their silence counts where others answer, so a few others are asked too.
     """
-    plan = seen.status.attempt.plan if seen.status.attempt else None
-    live = set(live_ids(seen.status))
+    members, live = pods.members_by_uid(seen), set(live_ids(seen.status))
     there = sorted((pod for pod in seen.pods if _may_answer(pod)), key=lambda pod: pod.worker_id)
-    idle = [pod for pod in there if pod.worker_id in live and not (plan and plan.member(pod.uid))]
+    idle = [pod for pod in there if pod.worker_id in live and pod.uid not in members]
     asked = [pod for pod in idle if pods.is_node_bad(seen, pod.node) and not pods.is_given_up(seen, pod.node)]
     witnesses = [pod for pod in there if not pods.is_node_bad(seen, pod.node)][:MOST_WITNESSES] if asked else []
     return tuple(Probe(pod.uid, pod.ip) for pod in (*asked, *witnesses))

@@ -22,6 +22,7 @@ from everstep_operator.cluster.client import ApiError, Conflict, NotFound, Unava
 from everstep_operator.cluster.observe import observe
 from everstep_operator.cluster.report import NotDue, say_once, seconds_to_write, write_status
 from everstep_operator.cluster.room import Cluster, JobRoom
+from everstep_operator.core import half_placed
 from everstep_operator.core.model import Decision, Notice, Observed, Settings, WriteStatus
 from everstep_operator.log import attempt_of_task, job_of_task
 
@@ -74,6 +75,7 @@ class Actor:
             _log.info("the job is gone")
         finally:
             self._cluster.wakes.forget(self.room.uid)
+            self._cluster.rivals.forget(self.room.uid)
             self.room.close()
 
     async def look(self) -> float:
@@ -159,6 +161,8 @@ class Actor:
 
     def _note(self, decision: Decision) -> None:
         self.phase = decision.phase
+        name = f"{self.room.namespace}/{self.room.name}"
+        self._cluster.rivals.note(self.room.uid, name, is_rival=decision.reason == half_placed.REASON)
         said = f"{decision.phase} {decision.reason}: {decision.message}"
         if said != self._said:
             self._said = said

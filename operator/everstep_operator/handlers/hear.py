@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import kopf
 from everstep_protocol import names
 
 from everstep_operator.cluster.connection import find_connection
-from everstep_operator.handlers.registry import Actors
 
 
-def build_registry(actors: Actors, on_stop: Callable[[], None]) -> kopf.OperatorRegistry:
-    """All handlers there are. kopf takes SIGTERM for itself: `on_stop` hears of it."""
+class _NoEssence(kopf.DiffBaseStorage):
+    """We compare nothing. kopf would copy each object in full with each event, though no handler of ours asks what changed."""
+
+    def build(self, *, body: Any, extra_fields: Any = None) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, *, body: Any) -> None:
+        return None
+
+    def store(self, *, body: Any, patch: Any, essence: Any) -> None:
+        return None
+
+
+class Hear(Protocol):
+    """Takes a job's object as it was seen, or as it was when it went."""
+
+    def __call__(self, body: dict[str, Any], *, deleted: bool) -> None: ...
+
+
+def build_registry(tell: Hear) -> kopf.OperatorRegistry:
+    """All handlers there are."""
     registry = kopf.OperatorRegistry()
-
-    @kopf.on.cleanup(registry=registry)
-    async def stop(**_: Any) -> None:
-        on_stop()
 
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
@@ -26,7 +39,7 @@ def build_registry(actors: Actors, on_stop: Callable[[], None]) -> kopf.Operator
 
     @kopf.on.event(names.GROUP, names.VERSION, names.PLURAL, registry=registry)
     async def hear(event: Any, **_: Any) -> None:
-        actors.hear(dict(event["object"]), deleted=event["type"] == "DELETED")
+        tell(dict(event["object"]), deleted=event["type"] == "DELETED")
 
     return registry
 
@@ -37,6 +50,7 @@ def build_settings() -> kopf.OperatorSettings:
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.peering.standalone = True
+    settings.persistence.diffbase_storage = _NoEssence()
     settings.queueing.exit_timeout = 0.2
     settings.networking.error_backoffs = (0.2, 0.5, 1, 1, 2, 2, 5)
     settings.networking.request_timeout = 30

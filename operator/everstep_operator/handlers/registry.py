@@ -22,7 +22,7 @@ _LIST_SECONDS = 60.0
 class Actors:
     """By UID, so that a job made anew under the same name is another."""
 
-    def __init__(self, cluster: Cluster, decide: Decide, synced: Callable[[], bool]) -> None:
+    def __init__(self, cluster: Cluster, decide: Decide, synced: Callable[[str], bool]) -> None:
         self._cluster = cluster
         self._decide = decide
         self._synced = synced
@@ -41,25 +41,23 @@ class Actors:
             self._end(uid)
         elif uid in self._actors:
             self._actors[uid][0].hear(body)
-        elif self._synced():
+        elif self._synced(body["metadata"]["namespace"]):
             self._start(uid, body)
         else:
             self._waiting[uid] = body
 
     def open(self) -> None:
-        """All caches are filled: nobody decides before that."""
-        for uid, body in self._waiting.items():
+        """Caches were filled: nobody decides before that."""
+        ready = {uid: body for uid, body in self._waiting.items() if self._synced(body["metadata"]["namespace"])}
+        for uid, body in ready.items():
+            del self._waiting[uid]
             self._start(uid, body)
-        self._waiting.clear()
 
     async def run(self) -> None:
         """Every minute a LIST that repairs what events did not tell."""
         while True:
             await asyncio.sleep(_LIST_SECONDS)
-            try:
-                await self._compare()
-            except (ApiError, Unavailable) as error:
-                _log.warning("jobs are not listed: %s", error)
+            await self._compare()
 
     async def close(self) -> None:
         """End all."""
@@ -70,12 +68,22 @@ class Actors:
         before = set(self._actors)
         there: set[str] = set()
         for namespace in self._cluster.settings.namespaces or ("",):
-            async for page in self._cluster.client.list_pages(jobs_path(namespace)):
-                for body in page.get("items") or []:
-                    there.add(body["metadata"]["uid"])
-                    self.hear(body, deleted=False)
+            try:
+                there |= await self._list(namespace)
+            except (ApiError, Unavailable) as error:
+                _log.warning("jobs%s are not listed: %s", f" in {namespace}" if namespace else "", error)
+                there |= {uid for uid in before if not namespace or self._actors[uid][0].room.namespace == namespace}
         for uid in before - there:
             self._end(uid)
+
+    async def _list(self, namespace: str) -> set[str]:
+        """UIDs of the jobs in a namespace, or in all."""
+        there: set[str] = set()
+        async for page in self._cluster.client.list_pages(jobs_path(namespace)):
+            for body in page.get("items") or []:
+                there.add(body["metadata"]["uid"])
+                self.hear(body, deleted=False)
+        return there
 
     def _start(self, uid: str, body: Raw) -> None:
         actor = Actor(self._cluster, body, self._decide)

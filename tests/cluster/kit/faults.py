@@ -33,6 +33,11 @@ def kill_launcher(cluster: Cluster, pod_uid: str) -> None:
     os.kill(cluster.container_pids(pod_uid, TRAINER)[0], signal.SIGKILL)
 
 
+def kill_sandbox(cluster: Cluster, pod_uid: str) -> None:
+    """kill -9 of the process that holds a pod's namespaces: the kubelet stops its containers, and starts them in another sandbox."""
+    os.kill(cluster.sandbox_pids(pod_uid)[0], signal.SIGKILL)
+
+
 @contextmanager
 def undeletable(path: Path) -> Iterator[None]:
     """Within the context nobody may delete this file, wherever it is renamed to, nor the directory that it lies in."""

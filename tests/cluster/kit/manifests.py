@@ -80,7 +80,7 @@ def training_job(
         "kind": "TrainingJob",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "workers": {"min": workers[0], "max": workers[1]},
+            "workers": {"min": workers[0], "max": workers[1], "growInterval": "0s"},
             "template": {
                 "spec": {
                     "terminationGracePeriodSeconds": grace_seconds,

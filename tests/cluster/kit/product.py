@@ -23,6 +23,8 @@ VALUES = {
     "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
     # A hung coordinator is told of after a minute, and must not be back before (`test_silent_parts`).
     "sidecar": {"silenceSeconds": 70},
+    # The kubelet's own pauses between tries would fill minutes.
+    "timers": {"startTries": 1},
 }
 
 
@@ -77,5 +79,9 @@ def _operator_environment(cluster: Cluster) -> dict[str, str]:
     lines = cluster.kubectl("-n", NAMESPACE, "get", DEPLOYMENT, "-o", f"jsonpath={path}").splitlines()
     environment = dict(line.split("=", 1) for line in lines if "=" in line)
     folders = ("operator", "trainer_lib")
-    extra = {"EVERSTEP_LEASE_ENABLED": "false", "PYTHONPATH": ":".join(str(ROOT / folder) for folder in folders)}
+    extra = {
+        "EVERSTEP_LEASE_ENABLED": "false",
+        "EVERSTEP_ROOT_KEY_SECRET": "",
+        "PYTHONPATH": ":".join(str(ROOT / folder) for folder in folders),
+    }
     return {name: value for name, value in environment.items() if value} | extra

@@ -6,7 +6,7 @@ cluster.kubectl("get", "nodes")
 cluster.power_off("node-2")
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -205,9 +205,16 @@ class Cluster:
 
         Asks the node and not the API server: also true of a node that nobody hears.
         """
+        return self._pids(pod_uid, lambda node: node.container_ids(pod_uid, container))
+
+    def sandbox_pids(self, pod_uid: str) -> list[int]:
+        """The pids of a pod's sandbox, in the same way: the process that holds its namespaces."""
+        return self._pids(pod_uid, lambda node: node.sandbox_ids(pod_uid))
+
+    def _pids(self, pod_uid: str, ids: Callable[[Node], list[str]]) -> list[int]:
         for pod in cgroup_folder("pids", CGROUP).glob(f"*/kubepods/**/pod{pod_uid}"):
             node = pod.relative_to(cgroup_folder("pids", CGROUP)).parts[0]
-            for container_id in self._machine(node).container_ids(pod_uid, container):
+            for container_id in ids(self._machine(node)):
                 pids = pids_below(str(pod.relative_to(cgroup_folder("pids", ".")) / container_id))
                 if pids:
                     return main_process_first(pids)

@@ -101,6 +101,11 @@ class Node:
         labels = f'labels."io.kubernetes.pod.uid"=={pod_uid},labels."io.kubernetes.container.name"=={container}'
         return self.ctr("containers", "list", "--quiet", labels).split()
 
+    def sandbox_ids(self, pod_uid: str) -> list[str]:
+        """The ids of a pod's sandboxes: the one that lives, and ended ones that are still kept."""
+        labels = f'labels."io.kubernetes.pod.uid"=={pod_uid},labels."io.cri-containerd.kind"==sandbox'
+        return self.ctr("containers", "list", "--quiet", labels).split()
+
     def _kubelet_config(self) -> dict[str, object]:
         pki = self._layout.pki
         taints = [{"key": CONTROL_TAINT, "effect": "NoSchedule"}] if self.spec == CONTROL else []

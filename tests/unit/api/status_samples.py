@@ -62,7 +62,7 @@ def full_status(attempt: int = 7) -> JobStatus:
         history=(
             HistoryEntry(6, "start", 4, 0, None, StageSeconds(), ("n1", "n2")),
             HistoryEntry(
-                attempt, "node-lost", 4, 400, 12, StageSeconds(4.1, 4.5, 5.2), ("n1", "n4"), "lost", TIME, TIME
+                attempt, "node-lost", 4, 400, 12, StageSeconds(4.1, 4.5, 5.2), ("n1", "n4"), "lost", TIME, TIME, 2
             ),
         ),
         restarts={"node-lost": 1, "total": 1},

@@ -116,7 +116,7 @@ def test_status_has_every_field_of_the_core_s() -> None:
     for record, document in _pairs(model.JobStatus, TrainingJobStatus):
         of_core = {codec.camel(field.name) for field in dataclasses.fields(record)}
         of_api = {field.alias or name for name, field in document.model_fields.items()}
-        for_people = {"observedGeneration", "phase", "conditions", "ready", "readyWorkers", "wantedWorkers"}
+        for_people = {"observedGeneration", "phase", "conditions", "ready", "readyWorkers", "wantedWorkers", "accepted"}
         assert of_api - (for_people if document is TrainingJobStatus else set()) == of_core, record
 
 

@@ -94,7 +94,9 @@ def test_any_type_anywhere_is_refused_or_works(path: Path) -> None:
             assert parsed.problems
             refused += 1
             continue
-        pod = render_pod(Owner("gpt", "ns", "1234567890", "c"), parsed.pod, PodSettings("i:1", "Never"), 0, {"n": "n"})
+        pod = render_pod(
+            Owner("gpt", "ns", "1234567890", "c", "k"), parsed.pod, PodSettings("i:1", "Never"), 0, {"n": "n"}
+        )
         json.dumps(pod)
     assert refused >= 4, "no type at all is wrong here"
 

@@ -74,30 +74,31 @@ case(
     preparing(status=planned_2(), pods=TOLD),
     decision("Recovering", "StartingAttempt", WORKERS_2, conditions=WAIT_FOR_4, requeue_after=14.9, suspects=SUSPECT),
 )
+STARTED_2 = replace(planned_2(), attempt=replace(planned_2().attempt, state="Started", go_at=NOW_TEXT))  # type: ignore[type-var]
+NO_STEP_YET = f"{WORKERS_2}: the trainers were told to start at {NOW_TEXT}, and no first step is reported yet"
 case(
     "R7: go was given: Started",
     preparing(status=planned_2(), pods=TOLD, sidecar=sidecar(2, (0, 1, 2), training=training(-1))),
     decision(
-        "Running",
-        "Training",
-        WORKERS_2,
-        WriteStatus(replace(planned_2(), attempt=replace(planned_2().attempt, state="Started"))),  # type: ignore[type-var]
+        "Recovering",
+        "StartingTrainers",
+        NO_STEP_YET,
+        WriteStatus(STARTED_2),
         conditions={"Degraded": ("True", "FewerWorkers", f"3 of 4 workers; waiting for {NEED_4}")},
         notices=(Notice("Normal", "AttemptStarted", WORKERS_2),),
         suspects=SUSPECT,
     ),
 )
-STARTED_2 = replace(planned_2(), attempt=replace(planned_2().attempt, state="Started"))  # type: ignore[type-var]
 case(
     "R21: once it started, lost pods are deleted, plainly",
     preparing(status=STARTED_2, pods=TOLD, sidecar=sidecar(2, (0, 1, 2), training=training(-1))),
     decision(
-        "Running",
-        "Training",
-        WORKERS_2,
+        "Recovering",
+        "StartingTrainers",
+        NO_STEP_YET,
         DeletePod("gpt-w3", "u3", "7"),
         conditions=WAIT_FOR_4,
-        requeue_after=10.0,
+        requeue_after=2.0,
         suspects=SUSPECT,
     ),
 )
@@ -110,12 +111,12 @@ case(
         nodes=nodes(n3={"out_of_service": True}),
     ),
     decision(
-        "Running",
-        "Training",
-        WORKERS_2,
+        "Recovering",
+        "StartingTrainers",
+        NO_STEP_YET,
         DeletePod("gpt-w3", "u3", "7", force=True),
         conditions=WAIT_FOR_4,
-        requeue_after=10.0,
+        requeue_after=2.0,
         suspects=SUSPECT,
     ),
 )

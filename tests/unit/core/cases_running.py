@@ -78,10 +78,29 @@ case(
 case(
     "R13: status forgets what was deleted",
     observed(
+        step_age_seconds=10.0,
         status=started_status(checkpoints=CheckpointStatus(True, newest(1, 30), ("c1-10",))),
         sidecar=sidecar(checkpoints=(info(1, 20), info(1, 30)), deleted=("c1-10",)),
     ),
     decision("Running", "Training", TRAINS, WriteStatus(started_status())),
+)
+case(
+    "R13: what was deleted is forgotten with the next write: it is worth none of its own",
+    observed(
+        status=started_status(checkpoints=CheckpointStatus(True, newest(1, 30), ("c1-10",))),
+        sidecar=sidecar(checkpoints=(info(1, 20), info(1, 30)), deleted=("c1-10",)),
+    ),
+    decision("Running", "Training", TRAINS, requeue_after=10.0),
+)
+case(
+    "of many jobs a quiet one is looked at less often",
+    observed(look_pause=30.0),
+    decision("Running", "Training", TRAINS, requeue_after=30.0),
+)
+case(
+    "of many jobs each writes its step less often",
+    observed(step_age_seconds=99.0, step_pause=100.0, sidecar=sidecar(training=training(39))),
+    decision("Running", "Training", TRAINS, requeue_after=10.0),
 )
 NO_ANSWER = "worker 3 on node n3 does not answer"
 SAW_LOSS = {

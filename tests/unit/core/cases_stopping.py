@@ -8,6 +8,7 @@ from typing import Any
 from everstep_operator.core.model import (
     AskLeave,
     DeletePod,
+    Growth,
     Notice,
     WriteStatus,
 )
@@ -187,6 +188,7 @@ case(
                 next_worker_id=5,
                 failure_at="2025-11-29T07:06:39.500Z",
                 detected=0.5,
+                growth=Growth(grown_at=NOW_TEXT),
             )
         ),
         conditions=PREPARING,

@@ -139,6 +139,7 @@ def planned_2(**changes: Any) -> JobStatus:
                 resumed_step=30,
                 steps_lost=7,
                 nodes=("n0", "n1", "n2"),
+                num_workers=3,
                 seconds=StageSeconds(0.0, 0.0, 2.0),
             ),
         ),

@@ -52,6 +52,16 @@ def test_what_an_attempt_cost_is_steps_and_seconds_since_the_failure() -> None:
     assert status == history.first_step(status, now=NOW + 9), "the first stays the first"
     told = line(status, 2)
     assert (told.world_size, told.resumed_step, told.steps_lost, told.nodes) == (2, 30, 7, ("n0", "n1"))
+    assert told.num_workers == 2
     assert told.seconds == StageSeconds(detected=1.0, planned=2.0, first_step=4.0)
     nothing = begin(replace(started_status(), step=-1), 2, NOW)
     assert line(history.planned(nothing, plan(2, resume=resume(1, 30)), now=NOW), 2).steps_lost == 0
+
+
+def test_the_nodes_of_many_workers_are_counted_and_not_named() -> None:
+    """Twenty lines with a thousand names each would not fit into an object."""
+    most = history.MOST_NODES
+    for count, named in ((most, most), (most + 1, 0), (1000, 0)):
+        status = history.planned(begin(started_status(), 2, NOW), plan(2, tuple(range(count))), now=NOW)
+        told = line(status, 2)
+        assert (told.num_workers, len(told.nodes)) == (count, named)

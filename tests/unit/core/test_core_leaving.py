@@ -19,7 +19,6 @@ from unit.core.jobs import (
     node,
     nodes,
     observed,
-    pending,
     pod,
     preparing,
     preparing_status,
@@ -62,17 +61,6 @@ def test_grow_only_for_a_worker_that_settled(joiner: dict[str, Any], grows: bool
         nodes={**nodes(n3={"ready_age_seconds": 5.0}), "n4": node("n4")}, sidecar=sidecar(members=(0, 1, 2)), sights=good_sight(4),
     )  # fmt: skip
     assert bool(decide(seen, SETTINGS).actions) is grows
-
-
-def test_grow_waits_for_another_worker_that_is_about_to_be_ready() -> None:
-    status = started_status((0, 1), workers=(*rows(0, 1), *rows(2, 3, state="Wanted")), next_worker_id=4)
-    coming = pending(3, node="n3", age_seconds=5.0)
-    seen = observed(
-        status=status, pods=(pod(0), pod(1), pod(2), coming), sidecar=sidecar(members=(0, 1)), sights=good_sight(2)
-    )
-    assert decide(seen, SETTINGS).actions == ()
-    stuck = replace(seen, pods=(*seen.pods[:3], replace(coming, age_seconds=31.0)))
-    assert decide(stuck, SETTINGS).actions != ()
 
 
 def test_a_grow_that_was_given_up_is_asked_for_again_much_later() -> None:

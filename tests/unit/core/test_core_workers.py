@@ -9,6 +9,7 @@ import pytest
 from everstep_operator.core import attempts, pods, workers
 from everstep_operator.core.decide import decide
 from everstep_operator.core.model import (
+    AskLeave,
     DeletePod,
     Doubt,
     Network,
@@ -20,11 +21,13 @@ from unit.core.jobs import (
     SETTINGS,
     nodes,
     observed,
+    over,
     pending,
     pod,
     preparing,
     preparing_status,
     rows,
+    sidecar,
     spec,
     started_status,
 )
@@ -136,6 +139,15 @@ def test_new_pods_keep_off_the_nodes_where_this_job_lost_a_worker(
     assert {order.avoid for order in workers.creations(seen, SETTINGS)} == {expected}
 
 
+def test_a_pod_names_no_more_than_50_nodes_that_it_keeps_off() -> None:
+    lost = tuple(range(60))
+    status = preparing_status(workers=(*rows(*lost, state="Lost"), *rows(60, state="Wanted")), next_worker_id=61)
+    seen = preparing(status=status, pods=tuple(pod(i) for i in lost), nodes=nodes(60))
+    (order,) = workers.creations(seen, SETTINGS)
+    assert order.avoid == pods.avoided_nodes(seen)[:50]
+    assert len(pods.avoided_nodes(seen)) == 60
+
+
 SILENCE: dict[str, tuple[dict[str, Any], bool]] = {
     "K alone": ({}, False),
     "K and N": ({"networks": {"u2": Network(0, 0, 2, False)}}, True),
@@ -244,3 +256,43 @@ def test_r29_no_more_members_than_wanted_those_of_the_last_attempt_first() -> No
     status = preparing_status(workers=(WorkerStatus(0, "Wanted"), *rows(1, 2, 3)))
     seen = preparing(status=status, pods=tuple(pod(i) for i in range(4)), nodes=nodes(), spec=spec(max_workers=3))
     assert [p.worker_id for p in attempts.choose_members(seen, SETTINGS)] == [1, 2, 3]
+
+
+def test_r29_a_plan_is_of_one_template() -> None:
+    there = (*(pod(i) for i in range(3)), pod(4, template_hash="t2", plan_attempt=0))
+    seen = preparing(pods=there, spec=spec(template_hash="t2"), nodes=nodes(5))
+    assert [
+        p.worker_id for p in workers.usable(replace(seen, status=workers.settle(seen, SETTINGS, seen.status)), SETTINGS)
+    ] == [4]
+    after = workers.settle(seen, SETTINGS, seen.status)
+    assert [(row.id, row.state) for row in after.workers] == [
+        (0, "Leaving"), (1, "Leaving"), (2, "Leaving"), (4, "Wanted"), (5, "Wanted"), (6, "Wanted"), (7, "Wanted"),
+    ]  # fmt: skip
+    decision = decide(replace(seen, status=after), SETTINGS)
+    assert {action.name for action in decision.actions if isinstance(action, DeletePod)} == {
+        "gpt-w0",
+        "gpt-w1",
+        "gpt-w2",
+    }
+
+
+def test_r29_a_running_attempt_is_stopped_for_a_template_that_was_edited_unseen() -> None:
+    seen = observed(spec=spec(template_hash="t2"))
+    (ask,) = [action for action in decide(seen, SETTINGS).actions if isinstance(action, AskLeave)]
+    assert ask.purpose == "change"
+    told = next(c for c in decide(seen, SETTINGS).conditions if c.type == "Degraded")
+    assert (told.status, told.reason) == ("True", "OldTemplate")
+    stopped = observed(spec=spec(template_hash="t2"), sidecar=sidecar(over=over("stopped", step=40)))
+    (write,) = decide(stopped, SETTINGS).actions
+    assert write.status.attempt.cause == "template"  # type: ignore[union-attr]
+    assert {row.state for row in write.status.workers if row.id < 4} == {"Leaving"}  # type: ignore[union-attr]
+
+
+def test_r29_new_pods_have_the_image_of_those_that_are_there() -> None:
+    old = {"image": "everstep:1"}
+    gone = (pod(1, **old, deletion_age_seconds=1.0), pod(2, **old, phase="Failed"), pod(3, **old))
+    wanted = {"status": preparing_status(workers=(*rows(0, 1, 2), *rows(3, state="Lost"), *rows(4, state="Wanted")))}
+    (order,) = workers.creations(preparing(pods=(pod(0, **old), *gone), **wanted), SETTINGS)
+    assert order.image == "everstep:1"
+    (order,) = workers.creations(preparing(pods=gone, **wanted), SETTINGS)
+    assert order.image == "", "nobody is left whose version it must have"

@@ -45,7 +45,7 @@ def happen(world: World, fault: tuple[Any, ...]) -> None:
 def heal(world: World) -> None:
     for name in world.nodes:
         world.boot(name)
-    world.change(suspend=False, max_workers=4)
+    world.change(suspend=False, max_workers=4, grow_interval_seconds=0.0)
 
 
 def assert_trains_with(world: World, count: int) -> None:

@@ -57,7 +57,7 @@ def _create(world: World, action: CreatePod, _: int) -> None:
         world.created += 1
         view = pod(
             action.worker_id, name=name, uid=f"u{action.worker_id}.{world.created}", ip="", node="", phase="Pending",
-            sidecar_running=False, plan_attempt=0, avoid=action.avoid,
+            sidecar_running=False, plan_attempt=0, avoid=action.avoid, template_hash=world.job.template_hash,
         )  # fmt: skip
         world.pods[name] = world.by_uid[view.uid] = Pod(view, action.avoid, world.now)
         world.wake()

@@ -17,7 +17,7 @@ from unit.core.toy_world import World
 
 STORAGE = ("StorageNotShared", "StorageMissing", "StorageHangs", "StorageError")
 SAVES = ("CheckpointFailing", "SavesOverdue", "CoordinatorSilent")
-WORKERS = ("NotEnoughWorkers", "FewerWorkers", "MoreWorkers", "NotProgressing")
+WORKERS = ("NotEnoughWorkers", "HalfPlaced", "FewerWorkers", "MoreWorkers", "NotProgressing")
 RESTARTS = ("BackOff", "NoProgress", "CrashBudgetExceeded")
 
 

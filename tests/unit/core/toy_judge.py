@@ -58,9 +58,10 @@ def _trains_with_all(world: World) -> bool:
 
 
 def _is_not_grown(world: World) -> bool:
-    """A script that would lose its steps is not stopped for more workers, and the job says so."""
+    """A script that would lose its steps is not stopped for more workers, and no job too often; and it says so."""
     assert world.last
-    return not world.library and any("they join at the next restart" in c.message for c in world.last.conditions)
+    said = "they join after" if world.library else "they join at the next restart"
+    return any(said in c.message for c in world.last.conditions)
 
 
 def advance_to_rest(play: Play, seconds: float, *steady: float, say: Callable[[], object] = lambda: None) -> None:

@@ -15,7 +15,7 @@ EMPTY = re.compile(r"\bfor($|[;,.])|\b(None|for nothing)\b|  |: ?$|[;,] ?$|\(\)"
 
 
 def check_write(world: World, new: JobStatus) -> None:
-    """R1, R3, R4, R9, R13, R20: what a write of status may never do."""
+    """R1, R3, R4, R9, R13, R20, R29: what a write of status may never do."""
     old, attempt = world.status, new.attempt
     assert new != old, "a write that writes nothing"
     assert attempt is not None
@@ -31,6 +31,8 @@ def check_write(world: World, new: JobStatus) -> None:
         assert world.plans.setdefault(plan.attempt, plan.plan_id) == plan.plan_id, "two plans with one number"
         assert (plan.attempt, plan.resume) in world.answers, "a resume that prepare did not give"
         assert world.job.min_workers <= len(plan.members) or old.attempt == attempt or attempt.state == "Started"
+        hashes = {world.by_uid[member.uid].view.template_hash for member in plan.members}
+        assert hashes == {plan.template_hash}, "a plan of two templates"
         assert plan.resume.id not in new.checkpoints.condemned or not plan.resume.id, "the resume was condemned"
     if attempt.state == "Preparing":
         assert set(new.checkpoints.condemned) <= set(old.checkpoints.condemned), "condemned while Preparing"

@@ -37,6 +37,7 @@ STORIES = (
     Story("node lost", "trains", ((60, "power_off", {"name": "n3"}), (110, "boot", {"name": "n3"})), seconds=160),
     Story("grow", "trains", ((60, "change", {"max_workers": 4}),), {"max_workers": 3}),
     Story("shrink", "trains", ((60, "change", {"max_workers": 3}),)),
+    Story("template edited", "trains", ((60, "change", {"template_hash": "t2"}),)),
     Story("drain", "trains", ((60, "evict", {"index": 3, "grace": 30}),)),
     Story("drain of the coordinator", "trains", ((60, "evict", {"index": 0, "grace": 30}),)),
     Story("suspend", "suspended", ((60, "change", {"suspend": True}),)),

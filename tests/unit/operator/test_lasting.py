@@ -22,7 +22,7 @@ from unit.operator.small_sidecars import FastClock, until
 from unit.operator.test_actor_passes import cluster_of, job
 from unit.operator.test_edges import Api, status_of, wants, with_status
 
-VITAL = ["loop watch", "reflector", "node leases", "jobs", "caches"]
+VITAL = ["loop watch", "reflector", "node leases", "jobs", "caches", "ear"]
 
 
 @pytest.mark.parametrize("part", VITAL)
@@ -42,13 +42,15 @@ def test_st14_a_part_of_the_process_that_fails_ends_the_process(part: str, monke
             stop = asyncio.Event()
             broken: dict[str, tuple[object, str]] = {
                 "loop watch": (operator._loop, "run"),
-                "reflector": (operator._reflectors[0], "run"),
+                "reflector": (operator._all_nodes, "run"),
                 "node leases": (operator._leases, "run"),
                 "jobs": (operator.actors, "run"),
                 "caches": (operator, "_read_cluster_uid"),
+                "ear": (operator._ears[""], "run"),
             }
             monkeypatch.setattr(*broken[part], fails)
-            monkeypatch.setattr(operator, "_hear", lambda _: asyncio.sleep(60.0))
+            if part != "ear":
+                monkeypatch.setattr(operator._ears[""], "run", lambda: asyncio.sleep(60.0))
             with pytest.raises(tasks.Died, match=f"{part} ended: KeyError"):
                 await operator.run(stop)
 
@@ -70,7 +72,7 @@ def test_st14_an_actor_that_fails_begins_again(monkeypatch: pytest.MonkeyPatch) 
                 await rest(self, pause)
 
             monkeypatch.setattr(Actor, "_rest", fails_twice)
-            actors = Actors(cluster, wants(9), lambda: True)
+            actors = Actors(cluster, wants(9), lambda namespace: True)
             actors.hear(job(), deleted=False)
             await until(lambda: len(looks) >= 3)
             await actors.close()
@@ -131,7 +133,7 @@ def test_st15_nothing_grows_with_attempts_pods_nodes_and_texts() -> None:
 def test_st15_jobs_that_came_and_went_before_the_caches_were_filled_leave_nothing() -> None:
     async def test() -> None:
         async with talking_to(Api(job()).answer) as client:
-            actors = Actors(cluster_of(client), wants(1), lambda: False)
+            actors = Actors(cluster_of(client), wants(1), lambda namespace: False)
             for number in range(1000):
                 body = {**job(), "metadata": {**job()["metadata"], "uid": str(number)}}
                 actors.hear(body, deleted=False)

@@ -16,7 +16,7 @@ from everstep_operator.cluster.leases import Beats
 from everstep_operator.cluster.records import trim_node
 from everstep_operator.cluster.reflect import Reflector
 from unit.operator.hand_clock import HandClock
-from unit.operator.small_api import hangs, run, talking_to
+from unit.operator.small_api import hangs, refusal, run, talking_to
 from unit.operator.small_sidecars import (
     FastClock,
     until,
@@ -74,6 +74,22 @@ def test_a_watch_that_ends_at_once_is_begun_ever_more_slowly() -> None:
             0.75 * least <= slept <= 1.25 * least
             for slept, least in zip(clock.slept, (0.2, 0.4, 0.8, 1.6, 2, 2), strict=False)
         )
+
+    run(test)
+
+
+def test_cl3_a_busy_api_server_is_asked_when_it_said_and_nothing_is_listed_anew() -> None:
+    async def busy(request: web.Request) -> web.StreamResponse:
+        answer = refusal(429, "TooManyRequests", "too many requests")
+        answer.headers["Retry-After"] = "7"
+        return answer
+
+    async def test() -> None:
+        api, clock = Watched(busy), HandClock()
+        async with reflecting(api, clock):
+            await until(lambda: len(clock.slept) >= 4)
+        assert all(7.0 <= slept <= 10.0 for slept in clock.slept)
+        assert api.lists == 1
 
     run(test)
 

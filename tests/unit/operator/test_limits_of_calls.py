@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from everstep_operator.cluster import check, client, connection, report
 from everstep_operator.cluster.apply import begin
-from everstep_operator.cluster.client import Client, Unavailable
+from everstep_operator.cluster.client import Busy, Client, Unavailable
 from everstep_operator.cluster.connection import Credentials
 from everstep_operator.cluster.refused import Refusals
 from everstep_operator.cluster.room import Checked, JobRoom
@@ -195,5 +195,31 @@ def test_what_is_wrong_with_a_spec_is_asked_again_after_a_while(age: float, prob
             room = JobRoom(cluster_of(made), job(suspend=False), lambda: None)
             room.checked = Checked(room.generation, ("a claim is wrong",), time.monotonic() - age)
             assert await check.problems_of(cluster_of(made), room, room.parsed(), model.JobStatus()) == problems
+
+    run(test)
+
+
+def test_cl3_nothing_is_asked_of_a_busy_api_server_before_it_said_but_in_the_lane_of_the_lease() -> None:
+    async def test() -> None:
+        asked: list[str] = []
+
+        async def busy(request: web.Request) -> web.StreamResponse:
+            asked.append(request.path)
+            answer = refusal(429, "TooManyRequests", "too many requests")
+            answer.headers["Retry-After"] = "3600"  # bounded by ours
+            return answer
+
+        async with talking_to(busy) as client:
+            with pytest.raises(Busy) as first:
+                await client.request("GET", "/first")
+            assert first.value.retry_seconds == 30.0
+            waits = asyncio.create_task(client.request("GET", "/second"))
+            lane = client.beside()
+            await lane.open()
+            with pytest.raises(Busy):
+                await lane.request("GET", "/lease")
+            await lane.close()
+            assert asked == ["/first", "/lease"]
+            waits.cancel()
 
     run(test)

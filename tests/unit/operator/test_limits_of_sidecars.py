@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from everstep_operator.cluster import errands, follow, sidecars
+from everstep_operator.cluster import errands, follow, pace, sidecars
 from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.core import model
 from everstep_protocol.messages import Ack, Peer, Ping
@@ -45,7 +45,7 @@ async def deaf(ip: str, port: int) -> AsyncIterator[None]:
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errands, "_PREPARE_SECONDS", 0.1)
     monkeypatch.setattr(errands, "_SHORT_SECONDS", 0.1)
-    monkeypatch.setattr(follow, "_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(pace, "_POLL_SECONDS", 0.1)
     monkeypatch.setattr(follow, "_MARGIN_SECONDS", 0.1)
     monkeypatch.setattr(follow, "_OTHERS_SECONDS", 0.1)
 

@@ -114,7 +114,7 @@ def test_a_job_that_vanished_without_an_event_loses_its_actor(monkeypatch: pytes
     async def test() -> None:
         async with talking_to(answer) as made:
             said = model.Decision("Suspended", "S", "s")
-            actors = registry.Actors(cluster_of(made), lambda seen, settings: said, lambda: True)
+            actors = registry.Actors(cluster_of(made), lambda seen, settings: said, lambda namespace: True)
             actors.hear(job(), deleted=False)
             running = tasks.start(actors.run(), "jobs")
             await until(lambda: actors.phases() == [])
@@ -135,7 +135,7 @@ def test_a_watch_that_is_silent_for_minutes_while_the_api_server_answers_is_the_
             operator._is_acting = True
             await made.request("GET", "/api/v1/nodes")
             assert operator._what_is_dead() == []
-            operator._reflectors[0]._heard_at -= 301.0
+            operator._all_nodes._heard_at -= 301.0
             assert "a watch is silent for 301 s" in operator._what_is_dead()
             made._answered_at -= 301.0  # a control plane that is away is no fault of ours
             assert operator._what_is_dead() == []

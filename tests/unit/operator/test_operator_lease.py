@@ -11,7 +11,7 @@ from aiohttp import web
 from everstep_operator.cluster import tasks
 from everstep_operator.cluster.leader import Leader, LeaseLost
 from everstep_operator.settings import LeaseSettings
-from unit.operator.small_api import refusal, run, talking_to
+from unit.operator.small_api import hangs, refusal, run, talking_to
 
 ME = LeaseSettings(True, "ns", "everstep", "me", 0.8)
 
@@ -84,14 +84,71 @@ def test_a_lease_that_another_took_is_lost() -> None:
     run(test)
 
 
-def test_a_lease_that_cannot_be_renewed_in_time_is_lost() -> None:
+REFUSED = {
+    "no right": (403, "Forbidden", "leases is forbidden"),
+    "busy": (429, "TooManyRequests", "too many requests"),
+    "down": (503, "ServiceUnavailable", "etcd is away"),
+}
+
+
+@pytest.mark.parametrize("how", ["slow", *REFUSED])
+def test_a_lease_that_nobody_can_have_is_not_lost_until_another_has_it(how: str) -> None:
+    """CL3: an operator that ended itself would leave every job alone for nothing."""
+
     async def test() -> None:
         server = LeaseServer()
-        async with talking_to(server.answer) as client:
-            leader = Leader(client, ME)
+        failed = asyncio.Event()
+        is_ill = True
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if not is_ill or request.method == "GET":
+                return await server.answer(request)
+            counts.append(request.method)
+            if len(counts) > 5:
+                failed.set()
+            if how == "slow":
+                return await hangs(request)
+            return refusal(*REFUSED[how])
+
+        counts: list[str] = []
+        async with talking_to(server.answer) as first:
+            leader = Leader(first, ME)
             await leader.acquire()
-            server.slow = 100
-            with pytest.raises(LeaseLost, match="not renewed for"):
-                await leader.keep()
+        async with talking_to(answer) as client:
+            leader._client = client
+            keeping = tasks.start(leader.keep(), "keep")
+            await failed.wait()
+            assert not keeping.done()
+            is_ill, server.holder, server.version = False, "other", server.version + 1
+            with pytest.raises(LeaseLost):
+                await keeping
+
+    run(test)
+
+
+def test_a_lease_that_was_deleted_is_made_anew() -> None:
+    async def test() -> None:
+        server = LeaseServer()
+        made = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if request.method == "POST":
+                server.version = 100
+                made.set()
+                return web.json_response(server._lease())
+            if request.method == "PATCH" and not made.is_set():
+                return refusal(404, "NotFound", "gone")
+            return await server.answer(request)
+
+        async with talking_to(answer) as client:
+            leader = Leader(client, ME)
+            leader._version = "1"
+            keeping = tasks.start(leader.keep(), "keep")
+            await made.wait()
+            while server.version == 100:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            keeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await keeping
 
     run(test)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
-from everstep_operator.cluster.metrics import Metrics
-from everstep_operator.main import Operator, load_decide
-from everstep_operator.settings import parse_settings
+from everstep_operator.handlers.ears import KopfThread
 from unit.operator.small_api import refusal, run, talking_to
 
 
@@ -36,15 +34,17 @@ def test_a_uid_without_a_name_is_no_hindrance(tmp_path: Path, monkeypatch: pytes
     async def answer(request: web.Request) -> web.StreamResponse:
         return refusal(503, "ServiceUnavailable", "starting")
 
+    async def hear(body: object, *, deleted: bool) -> None:
+        raise AssertionError("nobody says anything")
+
     async def test() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        async with talking_to(answer) as client:
-            settings = parse_settings({"EVERSTEP_LEASE_ENABLED": "false"}, identity="me")
-            hearing = asyncio.create_task(Operator(settings, b"k" * 32, client, Metrics(), load_decide())._hear(stop))
-            await asyncio.wait({hearing}, timeout=0.5)
-            hearing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await hearing
+        async with talking_to(answer):
+            thread = KopfThread("", hear, "me")  # type: ignore[arg-type]
+            thread.start()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(thread.ended.wait(), 0.5)
+            assert not thread.ended.is_set(), "it waits for the API server"
+            thread.stop()
+            await thread.ended.wait()
 
     run(test)

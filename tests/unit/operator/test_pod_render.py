@@ -14,7 +14,7 @@ from everstep_operator.settings import PodSettings
 
 Raw = dict[str, Any]
 
-OWNER = Owner("gpt", "team", "0123456789abcdef", "cluster-uid")
+OWNER = Owner("gpt", "team", "0123456789abcdef", "cluster-uid", "k1")
 SETTINGS = PodSettings("everstep:1", "Never")
 GUARANTEED = {"limits": {"cpu": "2", "memory": "4Gi"}, "requests": {"cpu": 2, "memory": "4096Mi"}}
 
@@ -188,7 +188,7 @@ def test_memory_volume_is_half_of_the_limit(resources: Raw, medium: Raw) -> None
         "name": "everstep-storage",
         "persistentVolumeClaim": {"claimName": "checkpoints"},
     }
-    assert volumes["everstep-token"]["secret"] == {"secretName": "gpt-01234567-token"}
+    assert volumes["everstep-token"]["secret"] == {"secretName": "gpt-01234567-token-k1"}
 
 
 def test_the_plan_comes_by_the_downward_api() -> None:
@@ -239,6 +239,20 @@ def test_the_pod_s_quality_of_service_stays(resources: Raw, limited: bool) -> No
     assert sidecar["requests"] == {"cpu": "250m", "memory": "128Mi"}
     assert ("limits" in sidecar) is limited
     assert is_guaranteed(render(given)["spec"]) is limited
+
+
+@pytest.mark.parametrize("resources", [{}, GUARANTEED])
+@pytest.mark.parametrize("limits", [{}, {"cpu": "1"}, {"memory": "1Gi"}, {"cpu": "1", "memory": "1Gi"}])
+def test_limits_that_are_asked_for_are_set_where_they_do_not_change_the_quality_of_service(
+    resources: Raw, limits: Raw
+) -> None:
+    settings = dataclasses.replace(SETTINGS, **{f"sidecar_{name}_limit": value for name, value in limits.items()})
+    given = template({"resources": resources})
+    pod = render_pod(OWNER, given, settings, 7)
+    for name in ("everstep-sidecar", "everstep-injector"):
+        found = container(pod, name)["resources"]
+        assert found.get("limits", {}) == (found["requests"] if resources else limits)
+    assert is_guaranteed(pod["spec"]) is bool(resources)
 
 
 OURS = [

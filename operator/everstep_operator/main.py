@@ -47,12 +47,12 @@ class Operator:
     def __init__(self, settings: Settings, root_key: bytes, client: Client, metrics: Metrics, decide: Decide) -> None:
         self._settings = settings
         self._client = client
-        self._sidecars = SidecarClient(root_key, settings.pods.api_port)
         self._leaders_client = client.beside()
         self._leader = Leader(self._leaders_client, settings.lease)
         self._is_acting = False
         wakes = Wakes()
         self._pods = PodBook(wakes)
+        self._sidecars = SidecarClient(root_key, settings.pods.api_port, self._pods.api_port_at)
         self._beats = Beats(self._node_changed, self._node_changed)
         self._nodes = NodeBook(self._beats, self._node_changed)
         self._loop = tasks.LoopWatch()

@@ -36,6 +36,7 @@ class Runs:
     port: int = field(default_factory=free_port)
     health_port: int = field(default_factory=free_port)
     namespaces: str = ""  # the space's own
+    image: str = "everstep:1"
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, dies_after: int = 0) -> None:
@@ -59,6 +60,7 @@ class Runs:
             "EVERSTEP_NAMESPACE": self.space.name,
             "EVERSTEP_LEASE_SECONDS": "1",
             "EVERSTEP_API_PORT": str(self.port),
+            "EVERSTEP_IMAGE": self.image,
             "EVERSTEP_METRICS_PORT": str(self.health_port),
             "EVERSTEP_HEALTH_HOST": "127.0.0.1",
             "EVERSTEP_TIMER_START_WINDOW": "2",
@@ -116,7 +118,7 @@ class Job:
 async def world(space: Space, folder: Path) -> AsyncIterator[tuple[Runs, ToyNodes, Job]]:
     runs = Runs(space, folder)
     grant(space.server, rbac.IN_OWN_NAMESPACE, space.name)
-    nodes = ToyNodes(space, KEY, runs.port)
+    nodes = ToyNodes(space, KEY)
     nodes.make_nodes("n1", "n2")
     task = tasks.start(nodes.run(), "toy nodes")
     try:
@@ -250,6 +252,43 @@ def test_a_wrong_type_is_told_on_the_job_and_no_pass_fails(space: Space, tmp_pat
             assert "spec.template.spec.securityContext: must be an object" in message
             assert nodes.most_pods == 0
             assert "Traceback" not in (tmp_path / "operator.log").read_text()
+            runs.stop()
+
+    asyncio.run(test())
+
+
+def test_an_upgrade_costs_a_job_that_runs_nothing_and_is_mixed_into_no_attempt(space: Space, tmp_path: Path) -> None:
+    """CL2, CL13: another image and another port count for pods of a job that is suspended and resumed, not before."""
+
+    def injected() -> set[tuple[str, int]]:
+        _, answer = space.server.call("GET", space.pods)
+        those = [pod["spec"]["initContainers"][-1] for pod in answer["items"]]
+        return {(own["image"], own["ports"][0]["containerPort"]) for own in those}
+
+    def suspend(value: bool) -> None:
+        assert space.server.call("PATCH", f"{space.jobs}/gpt", {"spec": {"suspend": value}}, MERGE_PATCH)[0] == 200
+
+    async def test() -> None:
+        async with world(space, tmp_path) as (runs, nodes, job):
+            runs.start()
+            space.made_job(manifest(workers={"min": 2, "max": 2}))
+            await job.until(is_running)
+            before = {("everstep:1", runs.port)}
+            assert injected() == before
+            runs.stop()
+            runs.image, runs.port = "everstep:2", free_port()
+            runs.start()
+            _, pods = space.server.call("GET", space.pods)
+            gone = pods["items"][0]["metadata"]["name"]
+            assert space.server.call("DELETE", f"{space.pods}/{gone}")[0] == 200
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] == 2)
+            assert len(nodes.sidecars) == 2
+            assert injected() == before, "a new pod is like the other"
+            suspend(True)
+            await job.until(lambda status: status.get("phase") == "Suspended")
+            suspend(False)
+            await job.until(lambda status: is_running(status) and status["attempt"]["number"] > 2)
+            assert injected() == {("everstep:2", runs.port)}
             runs.stop()
 
     asyncio.run(test())

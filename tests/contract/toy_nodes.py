@@ -165,10 +165,9 @@ class Sidecar:
 class ToyNodes:
     """Runs every pod of one namespace. `sidecars` by pod name."""
 
-    def __init__(self, space: Space, key: bytes, port: int) -> None:
+    def __init__(self, space: Space, key: bytes) -> None:
         self._space = space
         self._key = key
-        self._port = port
         self._numbers = itertools.count(2)
         self.storage = Storage()
         self.sidecars: dict[str, Sidecar] = {}
@@ -241,7 +240,9 @@ class ToyNodes:
         meta = pod["metadata"]
         number = next(self._numbers)
         sidecar = Sidecar(meta["uid"], f"127.0.1.{number}", self.storage)
-        await sidecar.start(self._key, meta["labels"][names.LABEL_JOB_UID], self._port)
+        (own,) = (c for c in pod["spec"]["initContainers"] if c["name"] == names.SIDECAR_CONTAINER)
+        port = next(item["containerPort"] for item in own["ports"] if item["name"] == names.PORT_NAME_API)
+        await sidecar.start(self._key, meta["labels"][names.LABEL_JOB_UID], port)
         self.sidecars[name] = sidecar
         node = f"n{number % 2 + 1}"
         binding = {

@@ -43,6 +43,7 @@ MOUNT_TOKEN = "/everstep/token"
 MOUNT_STORAGE = "/everstep/storage"
 LAUNCHER = f"{MOUNT_BIN}/everstep"  # run as: python3 /everstep/bin/everstep launch -- <the user's command>
 
+PORT_NAME_API = "everstep-api"
 PORT_API = 7471
 PORT_METRICS = 7472
 

@@ -179,8 +179,7 @@ async def create_pod(cluster: Cluster, room: JobRoom, action: CreatePod) -> None
         raise Stale(f"no template of {room.name} is known")
     await _create_token(cluster, room)
     settings = cluster.settings.pods
-    if action.image:
-        settings = replace(settings, image=action.image)
+    settings = replace(settings, image=action.image or settings.image, api_port=action.api_port or settings.api_port)
     manifest = render_pod(room.owner, template, settings, action.worker_id, cluster.nodes.hostnames(action.avoid))
     try:
         await cluster.client.request("POST", _pods_path(room), body=manifest)

@@ -68,6 +68,10 @@ class PodBook:
         others = self._by_ip.get(ip, {}) if ip else {}
         return any(other != uid and record.view.phase == "Running" for other, record in others.items())
 
+    def api_port_at(self, ip: str) -> int:
+        """The port of the sidecar that has this IP, as its pod says; 0: not known. It stays what it was when the operator's is changed."""
+        return next((record.view.api_port for record in self._by_ip.get(ip, {}).values() if record.view.api_port), 0)
+
     def jobs_on(self, node: str) -> set[str]:
         """UIDs of jobs with a pod on this node."""
         return {record.job_uid for record in self._by_node.get(node, {}).values()}

@@ -132,7 +132,7 @@ class _Injected:
             "restartPolicy": "Always",
             "env": self._sidecar_environment(),
             "ports": [
-                {"name": "everstep-api", "containerPort": self.settings.api_port},
+                {"name": names.PORT_NAME_API, "containerPort": self.settings.api_port},
                 {"name": "everstep-stats", "containerPort": self.settings.metrics_port},
             ],
             "livenessProbe": self._liveness_probe(),

@@ -57,6 +57,7 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
     """A pod of the API as a record; ages go on from the record before."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
+    own = _status_of(spec.get("initContainers"), names.SIDECAR_CONTAINER)
     sidecar = _status_of(status.get("initContainerStatuses"), names.SIDECAR_CONTAINER)
     trainer = _trainer_status(status, spec)
     ended = _ended(trainer)
@@ -91,7 +92,8 @@ def trim_pod(raw: Raw, before: PodRecord | None, now: float) -> PodRecord:
         hindrance=hindrance,
         age_seconds=0.0,
         ended_as=_ended_as(status) if phase == "Failed" else "",
-        image=_image(spec),
+        image=str(own.get("image") or ""),
+        api_port=_api_port(own),
         trainer=str(trainer.get("name") or ""),
         trainer_end=str(end.get("reason") or ""),
     )
@@ -216,9 +218,9 @@ def _has_started(trainer: Raw) -> bool:
     return "running" in state or "terminated" in state or bool(_last_end(trainer))
 
 
-def _image(spec: Raw) -> str:
-    containers = spec.get("initContainers") or []
-    return next((str(item.get("image")) for item in containers if item.get("name") == names.SIDECAR_CONTAINER), "")
+def _api_port(container: Raw) -> int:
+    ports = container.get("ports") or []
+    return next((int(item["containerPort"]) for item in ports if item.get("name") == names.PORT_NAME_API), 0)
 
 
 def _ended_as(status: Raw) -> str:

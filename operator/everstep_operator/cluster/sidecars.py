@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 import aiohttp
@@ -43,14 +44,19 @@ class Rejected(Exception):
 class SidecarClient:
     """One session for all jobs; each connection has the kernel's keepalive, so a dead host is noticed in 2 to 3 s."""
 
-    def __init__(self, root_key: bytes, port: int) -> None:
+    def __init__(self, root_key: bytes, port: int, port_at: Callable[[str], int] = lambda ip: 0) -> None:
+        """`port_at`: the port of the sidecar with this IP, 0: not known, so it is `port`."""
         self._root_key = root_key
         self.key_id = hashlib.sha256(root_key).hexdigest()[:8]
-        self._port = port
+        self._default_port = port
+        self._port_at = port_at
         self._session: aiohttp.ClientSession | None = None
         self._boots = auth.Boots()
         self._heard: dict[str, float] = {}  # node -> when a sidecar there last answered
         self._swept_at = time.monotonic()
+
+    def _port(self, ip: str) -> int:
+        return self._port_at(ip) or self._default_port
 
     async def open(self) -> None:
         """Make the session."""
@@ -98,7 +104,7 @@ class SidecarClient:
         token, boot = self.token(job_uid), self._boots.of(peer.uid)
         head = auth.new_post(path, body, job=job_uid, sender=auth.OPERATOR, recipient=peer.uid, boot=boot)
         headers = {"Content-Type": "application/json", **head.headers(token)}
-        url = f"http://{_host(peer.ip)}:{self._port}{path}"
+        url = f"http://{_host(peer.ip)}:{self._port(peer.ip)}{path}"
         limit = max(end - time.monotonic(), _LEAST_SECONDS)
         timeout = aiohttp.ClientTimeout(total=limit, sock_connect=_CONNECT_SECONDS)
         try:
@@ -114,7 +120,7 @@ class SidecarClient:
     async def probe(self, ip: str) -> bool:
         """Whether the host answers a TCP connect, be it by a refusal, within 1 s."""
         try:
-            _, writer = await within(_CONNECT_SECONDS, asyncio.open_connection(ip, self._port))
+            _, writer = await within(_CONNECT_SECONDS, asyncio.open_connection(ip, self._port(ip)))
         except (asyncio.TimeoutError, OSError) as error:
             return isinstance(error, OSError) and error.errno in _ALIVE
         writer.close()

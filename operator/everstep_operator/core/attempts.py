@@ -167,7 +167,7 @@ def plan(
             intent_generation=attempt.intent_generation,
             template_hash=spec.template_hash,
             world=size * len(ordered),
-            coordinator=Coordinator(head.worker_id, head.uid, head.ip, settings.api_port),
+            coordinator=Coordinator(head.worker_id, head.uid, head.ip, head.api_port or settings.api_port),
             members=tuple(_member(pod, i * size, size) for i, pod in enumerate(ordered)),
             resume=answer.resume,
             lineage=_pruned(answer),

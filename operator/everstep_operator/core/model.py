@@ -94,7 +94,7 @@ class Settings:
     grow_least: float = 30.0  # the shortest interval between two restarts for growth, where the user says none
     grow_most: float = 3600.0  # and the longest, whatever a restart costs
     plain_start: float = 20.0  # a script without the library trains when it shows a sign of life so long after go
-    api_port: int = PORT_API  # of every sidecar; no timer, set from EVERSTEP_API_PORT
+    api_port: int = PORT_API  # of sidecars in new pods; no timer, set from EVERSTEP_API_PORT
 
 
 # ---------------------------------------------------------------- status (what was decided so far)
@@ -277,6 +277,7 @@ class PodView:
     )
     ended_as: str = ""  # `reason: message` of a pod that ended: Evicted, UnexpectedAdmissionError, OutOfcpu ...
     image: str = ""  # of Everstep's own containers
+    api_port: int = 0  # that its sidecar listens on; 0: not known
     trainer: str = ""  # name of the trainer container
     trainer_end: str = ""  # reason of the trainer container's last end: OOMKilled, Error, StartError ...
     trainer_end_age_seconds: float = math.inf  # since we saw that
@@ -416,6 +417,7 @@ class CreatePod:
     worker_id: int
     avoid: tuple[str, ...] = ()
     image: str = ""  # of Everstep's own containers, as in the job's other pods; empty: the operator's
+    api_port: int = 0  # of its sidecar, in the same way; 0: the operator's
 
 
 @dataclass(frozen=True)

@@ -207,18 +207,20 @@ def creations(seen: Observed, settings: Settings) -> tuple[CreatePod, ...]:
     wanted = [row.id for row in seen.status.workers if row.state == "Wanted" and row.id not in there]
     if not wanted or not seen.has_template:
         return ()
-    avoid, image = pods.avoided_nodes(seen)[:MOST_AVOIDED], _image(seen)
-    return tuple(CreatePod(number, avoid, image) for number in sorted(wanted) if number not in seen.names_taken)
+    avoid, like = pods.avoided_nodes(seen)[:MOST_AVOIDED], _injected(seen)
+    return tuple(CreatePod(number, avoid, *like) for number in sorted(wanted) if number not in seen.names_taken)
 
 
-def _image(seen: Observed) -> str:
+def _injected(seen: Observed) -> tuple[str, int]:
     """R29: an attempt has one version of Everstep in all of its pods, and an operator that was upgraded restarts nobody for it.
 
     So new pods have what the others have, as long as there are any: until the job is suspended and resumed, or all are made anew.
     """
     live = set(live_ids(seen.status))
     those = sorted((pod for pod in seen.pods if pod.worker_id in live and pod.image), key=lambda pod: pod.worker_id)
-    return next((pod.image for pod in those if not pods.is_over(pod) and not pods.is_leaving(pod)), "")
+    return next(
+        ((pod.image, pod.api_port) for pod in those if not pods.is_over(pod) and not pods.is_leaving(pod)), ("", 0)
+    )
 
 
 def probes(seen: Observed) -> tuple[Probe, ...]:

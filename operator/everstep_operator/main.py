@@ -60,6 +60,7 @@ class Operator:
         self._wakes = wakes
         self._leases = LeaseWatch(client, self._beats)
         self._cluster = Cluster(settings, client, self._sidecars, self._pods, self._nodes, wakes, self._loop, metrics)
+        metrics.watch_unwritten(self._cluster.unwritten.__len__)
         self.actors = Actors(self._cluster, decide, self._is_synced)
         self._all_nodes = Reflector(client, "/api/v1/nodes", trim_node, self._nodes.take)
         self._pods_in = self._build_pods_in()
@@ -167,8 +168,8 @@ class Operator:
         """For readiness: a replica that waits for the Lease is as it should be."""
         if self._settings.lease.enabled and not self._leader.is_leader:
             return []
-        deaf = [ear.deaf for ear in self._ears.values() if ear.deaf]
-        return deaf if self._is_acting else [*deaf, "caches are being filled"]
+        missing = [ear.deaf for ear in self._ears.values() if ear.deaf] + self._cluster.unwritten.reasons()
+        return missing if self._is_acting else [*missing, "caches are being filled"]
 
 
 async def _first_of(*works: Coroutine[Any, Any, Any]) -> None:

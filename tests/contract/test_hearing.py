@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from kube import ApiServer, find_programs
 from test_operator_process import Job, Runs, condition
 
 Raw = dict[str, Any]
+JSON_PATCH = "application/json-patch+json"
 
 
 @pytest.fixture
@@ -51,6 +53,18 @@ async def said(runs: Runs, words: str) -> None:
         await asyncio.sleep(0.1)
 
 
+async def until_refused(space: Space) -> None:
+    """New jobs are made until one is refused its status: the API server takes a moment to serve another definition."""
+    for number in itertools.count():
+        name = f"old-{number}"
+        space.made_job({**manifest(suspend=True), "metadata": {"name": name}})
+        try:
+            job = Job(space, name=name)
+            await job.until(lambda status: condition(status, "Suspended").get("status") == "True", 3.0)
+        except asyncio.TimeoutError:
+            return
+
+
 def test_a_definition_that_comes_late_and_a_namespace_that_comes_and_goes(bare: ApiServer, tmp_path: Path) -> None:
     one, two = Space(bare, "one"), Space(bare, "two")
     suspended = manifest(suspend=True)
@@ -71,6 +85,23 @@ def test_a_definition_that_comes_late_and_a_namespace_that_comes_and_goes(bare: 
             grant(bare, rbac.IN_JOB_NAMESPACES, "two")
             two.made_job(suspended)
             await served(two)
+            await said(runs, "ok")
+
+            older = crd.build_crd()
+            del older["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"][
+                "accepted"
+            ]
+            definition = f"{DEFINITIONS}/{older['metadata']['name']}"
+            assert (
+                bare.call(
+                    "PATCH", definition, [{"op": "replace", "path": "/spec", "value": older["spec"]}], JSON_PATCH
+                )[0]
+                == 200
+            )
+            await until_refused(two)
+            await said(runs, "does not know status.accepted: it is older than the operator")
+            newer = [{"op": "replace", "path": "/spec", "value": crd.build_crd()["spec"]}]
+            assert bare.call("PATCH", definition, newer, JSON_PATCH)[0] == 200
             await said(runs, "ok")
 
             role = "/apis/rbac.authorization.k8s.io/v1/namespaces/two/rolebindings"

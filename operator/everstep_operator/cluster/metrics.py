@@ -8,7 +8,7 @@ from itertools import product
 from typing import get_args
 
 from everstep_protocol.plan import Cause
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -62,12 +62,19 @@ class Metrics:
             ["verb", "code"],
             registry=self.registry,
         )
+        self._unwritten = Gauge(
+            "everstep_unwritten_jobs", "TrainingJobs whose status the API server refuses.", registry=self.registry
+        )
         for cause in get_args(Cause):
             self.attempts.labels(cause)
         for stage in _STAGES:
             self.recovery.labels(stage)
         for verb, code in product(_VERBS, _CODES):
             self.api_errors.labels(verb, code)
+
+    def watch_unwritten(self, count: Callable[[], int]) -> None:
+        """Where the number of jobs is to be had whose status the API server refuses."""
+        self._unwritten.set_function(count)
 
     def watch_phases(self, phases: Callable[[], Iterable[str]]) -> None:
         """Where the phases of all jobs are to be had."""

@@ -84,10 +84,12 @@ async def _patch_status(cluster: Cluster, room: JobRoom, version: str, patch: Ra
     except (ApiError, Unavailable) as error:
         room.writing.fail(most=_SILENT_SECONDS if isinstance(error, Unavailable) else None)
         if room.writing.failures >= _TOLD_COUNT and isinstance(error, ApiError):
-            text = f"status is not written: {cut(str(error), _EVENT_LIMIT // 2)}; it is tried again"
+            why = cluster.unwritten.note(room.uid, error)
+            text = f"status is not written: {why}; it is tried again"
             await say_once(cluster, room, Notice("Warning", "StatusNotWritten", text))
         raise
     room.writing.succeed()
+    cluster.unwritten.forget(room.uid)
     return answer
 
 

@@ -28,6 +28,7 @@ from everstep_operator.cluster.sidecars import SidecarClient
 from everstep_operator.cluster.stable import without_numbers
 from everstep_operator.cluster.tasks import LoopWatch
 from everstep_operator.cluster.tries import Tries
+from everstep_operator.cluster.unwritten import Unwritten
 from everstep_operator.core.model import AttemptStatus, JobStatus
 from everstep_operator.settings import Settings
 
@@ -50,6 +51,7 @@ class Cluster:
     metrics: Metrics
     uid: str = ""  # of the namespace kube-system: which cluster this is (R11)
     clock: Clock = field(default_factory=Clock)  # of all back-offs
+    unwritten: Unwritten = field(default_factory=Unwritten)
     rivals: Rivals = field(default_factory=Rivals)
 
     def __post_init__(self) -> None:

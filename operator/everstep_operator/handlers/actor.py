@@ -75,6 +75,7 @@ class Actor:
             _log.info("the job is gone")
         finally:
             self._cluster.wakes.forget(self.room.uid)
+            self._cluster.unwritten.forget(self.room.uid)
             self._cluster.rivals.forget(self.room.uid)
             self.room.close()
 

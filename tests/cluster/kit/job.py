@@ -45,6 +45,8 @@ class Space:
             for document in manifests.shared_volume(self.name, name, folder)
         ]
         self.apply(*volumes, manifests.scripts_config_map(self.name))
+        # On a busy machine the controller takes half a minute: a job must not begin with those that are scheduled meanwhile.
+        self.kubectl("wait", "--for=jsonpath={.status.phase}=Bound", "pvc", "--all", "--timeout=180s")
 
     def remove(self) -> None:
         """Delete everything, checkpoints too: the test is over. Processes end at once; the namespace goes by itself."""
